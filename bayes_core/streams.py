@@ -1,0 +1,20 @@
+"""Random streams that depend on what they are for, and on nothing else.
+
+Every stream comes from SHA-256 of its words, such as (seed, site, round, "train"), so a result does not
+depend on the order in which clients answer, nor on Python's `hash()`.
+"""
+
+import hashlib
+
+import torch
+
+
+def seed_of(*words: object) -> int:
+    """A 63-bit seed from the words; different words, different seed."""
+    text = "\x1f".join(f"{type(word).__name__}:{word}" for word in words)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def stream(*words: object, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of its own for these words."""
+    return torch.Generator(device).manual_seed(seed_of(*words))

@@ -1,0 +1,141 @@
+"""Every setting of a run, validated once, on both sides, by one model.
+
+The defaults are not here but in `[tool.flwr.app.config]` of pyproject.toml, the one place Flower and a
+reader look for them. Keys are kebab-case (`local-steps`), attributes snake_case (`local_steps`).
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+RESERVED_RUN_NAMES = {".", "..", "state"}  # OUT/state holds the simulated clients' stores
+SIZE = re.compile(r"small|medium|large|[1-9]\d*\+[1-9]\d*")
+METHOD = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; its text is one sentence for the user."""
+
+
+def _matches(pattern: re.Pattern[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError("pattern")
+        return value
+
+    return AfterValidator(check)
+
+
+def _run_name(value: str) -> str:
+    if value and (not NAME.fullmatch(value) or value in RESERVED_RUN_NAMES):
+        raise ValueError("name")
+    return value
+
+
+def _takes(takes: str, **bounds: Any) -> Any:
+    """A field whose description says, in the words of an error message, what it takes."""
+    return Field(description=takes, **bounds)
+
+
+Count = Annotated[int, _takes("a whole number of at least 1", ge=1)]
+Natural = Annotated[int, _takes("a whole number of at least 0", ge=0)]
+Positive = Annotated[float, _takes("a number above 0", gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, _takes("a number of at least 0", ge=0, allow_inf_nan=False)]
+Switch = Annotated[bool, _takes("true or false")]
+
+
+class Settings(BaseModel):
+    """One run. See docs/settings.md for what each key does."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")
+    )
+
+    method: Annotated[str, _takes("the name of a method, such as pfedbayes or fedavg"), _matches(METHOD)]
+    rounds: Count
+    clients_per_round: Natural
+    train_all: Switch
+    min_clients: Count
+
+    local_steps: Count
+    personal_steps: Count
+    batch_size: Count
+    mc_samples: Count
+    zeta: NonNegative
+    optimizer: Annotated[Literal["adam", "sgd"], _takes("adam or sgd")]
+    lr_personal: Positive
+    lr_global: Positive
+    rho_init: Annotated[float, _takes("a number between -20 and 20", ge=-20, le=20)]
+    personal_init: Annotated[Literal["keep", "reset"], _takes("keep or reset")]
+    proximal: NonNegative
+
+    beta: NonNegative
+    aggregation: Annotated[Literal["mean", "moments"], _takes("mean or moments")]
+    weighting: Annotated[Literal["uniform", "examples"], _takes("uniform or examples")]
+
+    eval_every: Count
+    eval_samples: Count
+
+    dataset: Annotated[str, _takes("digits, mnist or fmnist", min_length=1)]
+    data_dir: Annotated[str, _takes("a folder", min_length=1)]
+    layout: Annotated[
+        Literal["labels", "iid", "rotated", "mixed"], _takes("labels, iid, rotated or mixed")
+    ]
+    groups: Annotated[int, _takes("2, 3 or 4 (rotations by 360°/groups)", ge=2, le=4)]
+    size: Annotated[str, _takes("small, medium, large, or counts per class such as 50+950"), _matches(SIZE)]
+    model: Annotated[Literal["dnn", "vgg"], _takes("dnn or vgg")]
+
+    seed: Natural
+    threads: Count
+    device: Annotated[str, _takes("auto, cpu, cuda, cuda:N or mps", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
+    round_timeout: Positive
+    wait_timeout: Positive
+    run_name: Annotated[
+        str, _takes("letters, digits, '.', '_' and '-' (not '.', '..' or 'state')"), AfterValidator(_run_name)
+    ]
+    out_dir: Annotated[str, _takes("a folder", min_length=1)]
+    resume: Switch
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> "Settings":
+        """All keys at once, as Flower hands them over (defaults merged with a run's own)."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise SettingsError(_sentence(error)) from None
+
+    def as_config(self) -> dict[str, Any]:
+        """The settings as Flower's run config: kebab-case keys, plain values."""
+        return self.model_dump(by_alias=True)
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
+    fields = {field.alias: field for field in Settings.model_fields.values()}
+    if first["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, [name for name in fields if name], 1)
+        hint = f'; did you mean "{close[0]}"?' if close else "; docs/settings.md lists them all."
+        return f'There is no setting "{key}"{hint}'
+    if first["type"] == "missing":
+        return f'The setting "{key}" is missing; the defaults are in pyproject.toml, [tool.flwr.app.config].'
+    return f'The setting "{key}" takes {fields[key].description}, not "{first["input"]}".'
+
+
+def app_file() -> Path:
+    """The app's pyproject.toml: beside this package in a checkout, inside it in a wheel."""
+    here = Path(__file__).resolve().parent
+    packed = here / "pyproject.toml"
+    return packed if packed.exists() else here.parent / "pyproject.toml"
+
+
+def defaults() -> dict[str, Any]:
+    """Every setting's default, read from the app's pyproject.toml."""
+    config: dict[str, Any] = tomllib.loads(app_file().read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
+    return config
