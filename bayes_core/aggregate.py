@@ -1,0 +1,56 @@
+"""The server's arithmetic: mean, moments, extrapolate.
+
+Sums are taken in float64 and rounded once to float32. The caller passes uploads in the order of their
+site ids, so the result does not depend on the order in which clients answer.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+
+def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The mean of the uploads, row by row (the paper's step; uniform unless weighted)."""
+    shares = _shares(uploads, weights)
+    total = torch.zeros_like(uploads[0], dtype=torch.float64)
+    for upload, share in zip(uploads, shares, strict=True):
+        total.add_(upload.double(), alpha=share)
+    return total.float()
+
+
+def moments(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The Gaussian w that minimises Σ KL(q_i ‖ w): the paper's lemma.
+
+    μ_w = mean μ_i, σ_w² = mean[σ_i² + (μ_i − μ_w)²].
+    """
+    shares = _shares(uploads, weights)
+    mu = torch.zeros_like(uploads[0][0], dtype=torch.float64)
+    for upload, share in zip(uploads, shares, strict=True):
+        mu.add_(upload[0].double(), alpha=share)
+    variance = torch.zeros_like(mu)
+    for upload, share in zip(uploads, shares, strict=True):
+        row_mu, row_rho = upload.double()
+        variance.add_(softplus(row_rho).square() + (row_mu - mu).square(), alpha=share)
+    return torch.stack([mu, inverse_softplus(variance.sqrt())]).float()
+
+
+def extrapolate(w: Tensor, target: Tensor, beta: float) -> Tensor:
+    """w ← (1−β)·w + β·target; β > 1 goes beyond the target."""
+    return torch.lerp(w.double(), target.double(), beta).to(w.dtype)
+
+
+def inverse_softplus(sigma: Tensor) -> Tensor:
+    """ρ with softplus(ρ) = σ, without overflow for large σ."""
+    return sigma + torch.log(-torch.expm1(-sigma))
+
+
+def _shares(uploads: Sequence[Tensor], weights: Sequence[float] | None) -> list[float]:
+    if not uploads:
+        raise ValueError("There is nothing to aggregate: no uploads.")
+    if weights is None:
+        return [1 / len(uploads)] * len(uploads)
+    if len(weights) != len(uploads) or min(weights) < 0 or sum(weights) <= 0:
+        raise ValueError("Weights must be as many as the uploads, not negative, and not all zero.")
+    return [weight / sum(weights) for weight in weights]

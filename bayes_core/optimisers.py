@@ -1,0 +1,60 @@
+"""One optimiser step on one flat tensor, with its memory as plain data.
+
+The memory is a tensor of its own because it lives longer than any process: it is stored with the personal
+distribution and goes on in the next round. Adam is PyTorch's own (functional) kernel.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Adam's two moments as (2, *shape) and the number of steps taken; SGD uses the count alone."""
+
+    moments: Tensor
+    steps: int
+
+    @classmethod
+    def blank(cls, parameters: Tensor, optimizer: str) -> "Memory":
+        shape = (2, *parameters.shape) if optimizer == "adam" else (0,)
+        return cls(torch.zeros(shape, device=parameters.device), 0)
+
+
+class Optimiser:
+    """Takes steps in place on `parameters`; `memory()` gives what must be kept."""
+
+    def __init__(self, parameters: Tensor, memory: Memory, optimizer: str, lr: float) -> None:
+        self.parameters = parameters
+        self.optimizer = optimizer
+        self.lr = lr
+        self.moments = memory.moments.clone()
+        self.steps = torch.tensor(float(memory.steps), device=parameters.device)
+
+    def step(self, gradient: Tensor) -> None:
+        if self.optimizer == "sgd":
+            self.parameters.add_(gradient, alpha=-self.lr)
+            self.steps += 1
+            return
+        adam(
+            [self.parameters],
+            [gradient],
+            [self.moments[0]],
+            [self.moments[1]],
+            [],
+            [self.steps],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.lr,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def memory(self) -> Memory:
+        return Memory(self.moments, int(self.steps))

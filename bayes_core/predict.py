@@ -1,0 +1,48 @@
+"""The Monte-Carlo predictive of a distribution over weights."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayes_core.families import Family, Point
+from bayes_core.flat import shapes_of, unflatten
+
+CHUNK = 2048  # examples at a time: bounds memory, whatever the test set's size
+
+
+@torch.no_grad()
+def outputs(network: nn.Module, theta: Tensor, x: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
+    """What the plain network with weights θ says, in evaluation mode."""
+    network.eval()
+    state = (unflatten(theta, shapes_of(network)), dict(buffers))
+    return torch.cat([functional_call(network, state, (chunk,)) for chunk in torch.split(x, CHUNK)])
+
+
+def predictive(
+    network: nn.Module,
+    family: Family,
+    v: Tensor,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """Class probabilities p(y | x), averaged over `samples` draws θ ~ v, shape (n, classes)."""
+    buffers = dict(network.named_buffers()) if buffers is None else buffers
+    draws = 1 if isinstance(family, Point) else samples  # all draws of a point are the same
+    total: Tensor | None = None
+    for _ in range(draws):
+        probabilities = outputs(network, family.sample(v, generator).theta, x, buffers).softmax(-1)
+        total = probabilities if total is None else total.add_(probabilities)
+    assert total is not None
+    return total.div_(draws)
+
+
+def point_probabilities(
+    network: nn.Module, family: Family, v: Tensor, x: Tensor, buffers: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """Class probabilities of the posterior-mean network."""
+    buffers = dict(network.named_buffers()) if buffers is None else buffers
+    return outputs(network, family.centre(v), x, buffers).softmax(-1)

@@ -1,0 +1,125 @@
+"""ClientUpdate: the R alternating steps of the paper's boxes, for any `nn.Module`.
+
+Objective of the personal distribution q, with the localized global distribution w held fixed:
+
+    Ω(q) = (n/b)·(1/a)·Σ_l −log p(batch | θ_l) + ζ·KL(q ‖ w),   θ_l ~ q
+
+and of w, with q held fixed: Ω_w(w) = KL(q ‖ w). The likelihood is the sum over the batch scaled by n/b.
+Different from the paper: `personal_steps` may repeat the step on q before the step on w.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayes_core.families import Gaussian
+from bayes_core.flat import Shapes, buffers_of, shapes_of, unflatten
+from bayes_core.likelihoods import Likelihood, categorical
+from bayes_core.optimisers import Memory, Optimiser
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The hyper-parameters of ClientUpdate, under the paper's names."""
+
+    local_steps: int = 20  # R
+    personal_steps: int = 1
+    batch_size: int = 100  # b
+    mc_samples: int = 1  # a
+    zeta: float = 10.0
+    optimizer: str = "adam"
+    lr_personal: float = 0.001  # η₁
+    lr_global: float = 0.001  # η₂
+
+
+@dataclass(frozen=True)
+class Personal:
+    """What a client keeps from round to round, and never sends."""
+
+    q: Tensor
+    q_memory: Memory
+    w_memory: Memory
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, w: Tensor, network: nn.Module, optimizer: str) -> "Personal":
+        """A client without a past begins at the global distribution."""
+        blank = Memory.blank(w, optimizer)
+        return cls(w.clone(), blank, blank, buffers_of(network))
+
+
+@dataclass(frozen=True)
+class Updated:
+    """The result of one client round."""
+
+    personal: Personal
+    w: Tensor  # the localized global distribution: the only thing uploaded
+    loss: float  # mean −log p of a training example over the round
+
+
+def client_update(
+    network: nn.Module,
+    family: Gaussian,
+    personal: Personal,
+    w: Tensor,
+    x: Tensor,
+    y: Tensor,
+    recipe: Recipe,
+    generator: torch.Generator,
+    likelihood: Likelihood = categorical,
+) -> Updated:
+    """R × (step on q, step on w), from `personal` and the server's `w`; its inputs are not changed."""
+    n = len(x)
+    b = min(recipe.batch_size, n)
+    shapes = shapes_of(network)
+    buffers = {name: buffer.clone() for name, buffer in personal.buffers.items()}
+    q, w = personal.q.clone(), w.clone()
+    q_optimiser = Optimiser(q, personal.q_memory, recipe.optimizer, recipe.lr_personal)
+    w_optimiser = Optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global)
+    loss = torch.zeros((), device=q.device)
+
+    network.train()
+    for _ in range(recipe.local_steps):
+        batch = torch.randperm(n, generator=generator, device=x.device)[:b]
+        x_batch, y_batch = x[batch], y[batch]
+        for _ in range(recipe.personal_steps):
+            gradient = family.kl_gradient_q(q, w).mul_(recipe.zeta)
+            for _ in range(recipe.mc_samples):
+                draw = family.sample(q, generator)
+                value, at_theta = nll_gradient(
+                    network, shapes, draw.theta, buffers, x_batch, y_batch, likelihood
+                )
+                scaled = at_theta.mul_(n / b / recipe.mc_samples)
+                gradient += family.likelihood_gradient(q, draw, scaled)
+                loss += value / b
+            q_optimiser.step(gradient)
+        w_optimiser.step(family.kl_gradient_w(q, w))
+
+    draws = recipe.local_steps * recipe.personal_steps * recipe.mc_samples
+    kept = Personal(q, q_optimiser.memory(), w_optimiser.memory(), buffers)
+    return Updated(kept, w, float(loss) / draws)
+
+
+def nll_gradient(
+    network: nn.Module,
+    shapes: Shapes,
+    theta: Tensor,
+    buffers: Mapping[str, Tensor],
+    x: Tensor,
+    y: Tensor,
+    likelihood: Likelihood = categorical,
+) -> tuple[Tensor, Tensor]:
+    """−log p of a batch under the plain network with weights θ, and its gradient G, shape (T,).
+
+    Buffers are updated in place, as a training network does.
+    """
+    leaves = {name: view.detach().requires_grad_() for name, view in unflatten(theta, shapes).items()}
+    with torch.enable_grad():
+        value = likelihood(functional_call(network, (leaves, dict(buffers)), (x,)), y)
+        gradients = torch.autograd.grad(
+            value, list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+    return value.detach(), torch.cat([part.reshape(-1) for part in gradients])

@@ -1,0 +1,112 @@
+"""The Flower ClientApp: unpack the message, ask the method, pack the reply.
+
+Three kinds of message: `query.hello` (who are you), `train` (one round, with evaluation when due) and
+`evaluate` (evaluation only). What leaves the site: the localized global distribution, and metrics as numbers
+or binned counts.
+"""
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from bayes_core.flat import fingerprint
+from bayes_core.metrics import tally
+from bayes_core.predict import point_probabilities, predictive
+from bayes_core.streams import seed_of
+from bayes_core.wire import decode, encode
+from client_app.data import DataError
+from client_app.method import ClientMethod, Tensors, buffers_in, load
+from client_app.site import Site, find_site, settings_of, site_name
+from fedbayes.settings import Settings
+
+app = ClientApp()
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Site id, sizes, shapes and classes, or what is wrong with this site's data, in words."""
+    said: dict[str, object] = {"site": "?"}
+    try:
+        settings = settings_of(context)
+        said["site"] = site_name(context)
+        site = find_site(context, settings)
+        data = site.data
+        said |= {
+            "n_train": len(data.y_train),
+            "n_test": len(data.y_test),
+            "input_shape": list(data.x_train.shape[1:]),
+            "classes": list(data.classes),
+            "fingerprint": fingerprint(site.network),
+            "group": -1 if data.group is None else data.group,
+        }
+    except (DataError, ValueError) as error:
+        said["error"] = str(error)
+    return Message(RecordDict({"hello": ConfigRecord(said)}), reply_to=message)  # type: ignore[arg-type]
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    return _exchange(message, context)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    return _exchange(message, context)
+
+
+def _exchange(message: Message, context: Context) -> Message:
+    """Evaluate (w, q) if due, then train if asked; the personal state is saved before the reply leaves."""
+    settings = settings_of(context)
+    site = find_site(context, settings)
+    said = message.content["exchange"]
+    server_round = int(said["round"])  # type: ignore[arg-type]
+    method = load(settings.method)(
+        settings, site.network, site.data.x_train, site.data.y_train, site.name, site.device
+    )
+    received = {
+        name: decode({row: array.numpy() for row, array in record.items()}, method.family.rows).to(
+            site.device
+        )
+        for name, record in message.content.array_records.items()
+    }
+    store = site.store(str(said["run"]), str(said["uuid"]))
+    stored = store.load(before=server_round)
+    state = stored.tensors if stored else method.start(received)
+    state = {name: tensor.to(site.device) for name, tensor in state.items()}
+
+    reply = RecordDict()
+    if said["evaluate"]:
+        reply.update(_measure(method, site, settings, state, received, server_round))
+    if said["train"]:
+        torch.manual_seed(seed_of(settings.seed, site.name, server_round, "network"))  # dropout and the like
+        trained = method.train(state, received, server_round)
+        store.save(server_round, trained.state, stored)
+        reply["report"] = MetricRecord(dict(trained.report))
+        if said["upload"] and trained.upload is not None:
+            rows = encode(trained.upload, method.family.rows)
+            reply["w"] = ArrayRecord({name: Array(array) for name, array in rows.items()})
+    if store.notes:
+        reply["notes"] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
+    return Message(reply, reply_to=message)
+
+
+def _measure(
+    method: ClientMethod, site: Site, settings: Settings, state: Tensors, received: Tensors, server_round: int
+) -> dict[str, MetricRecord]:
+    """Tallies of every model on this client's test data, from random streams of their own."""
+    x, y = site.data.x_test, site.data.y_test
+    buffers = buffers_in(state)
+    tallies: dict[str, MetricRecord] = {}
+
+    def note(name: str, probabilities: Tensor) -> None:
+        tallies[name] = MetricRecord(dict(tally(probabilities, y)))
+
+    for name, v in method.models(state, received).items():
+        generator = method.stream(server_round, f"evaluate {name}")
+        note(
+            name,
+            predictive(site.network, method.family, v, x, settings.eval_samples, generator, buffers),
+        )
+        note(f"{name}_point", point_probabilities(site.network, method.family, v, x, buffers))
+    return tallies

@@ -1,0 +1,162 @@
+"""Who holds which image: labels → one list of indices per client. No files, no images.
+
+The layouts of the paper's experiments. Every random choice comes from a numpy generator seeded by the run's
+seed and by what the choice is for, so all clients compute the same split without talking to each other.
+Within one group (and, without groups, in the whole federation) no image is in two clients, nor in both the
+train and the test set.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayes_core.streams import seed_of
+
+Counts = tuple[int, int]  # images for training and for test
+
+# Per client and per class it holds. For the digits an analogue that fits 10 clients, in two groups as well.
+SIZES: dict[str, dict[str, Counts]] = {
+    "digits": {"small": (5, 25), "medium": (10, 20), "large": (24, 10)},
+    "mnist": {"small": (50, 950), "medium": (200, 800), "large": (900, 300)},
+    "fmnist": {"small": (50, 950), "medium": (200, 800), "large": (900, 300)},
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """One client's images as indices into the pool, in a shuffled order."""
+
+    train: np.ndarray
+    test: np.ndarray
+    group: int | None = None
+    quarter_turns: int = 0  # how often the images are to be turned by 90°
+
+
+class NotEnough(Exception):
+    """The pool is too small: which class (None: all together) of which data set, what it has and needs."""
+
+    def __init__(self, have: int, need: int, label: int | None, source: int = 0) -> None:
+        super().__init__(have, need, label, source)
+        self.have, self.need, self.label, self.source = have, need, label, source
+
+
+def counts_of(dataset: str, size: str) -> Counts:
+    """`small`, `medium`, `large` of this data set, or the numbers in `50+950`."""
+    if size in SIZES[dataset]:
+        return SIZES[dataset][size]
+    train, test = size.split("+")
+    return int(train), int(test)
+
+
+def by_labels(y: np.ndarray, classes: int, counts: Counts, clients: int, seed: int) -> list[Share]:
+    """Each client holds half of the classes; each class is held by ⌊N/2⌋ or ⌈N/2⌉ of the N clients.
+
+    Clients come in pairs, a random half of the classes and the other half; an odd last one takes a half.
+    """
+    held = np.zeros((clients, classes), dtype=np.int64)
+    for first in range(0, clients, 2):
+        half = _generator(seed, "labels", "half", first).permutation(classes)[: classes // 2]
+        held[first, half] = 1
+        held[first + 1 : first + 2] = 1 - held[first]
+    dealt = _deal(y, held[:, :, None] * np.array(counts), (seed, "labels"))
+    return [_share(seed, client, [part]) for client, part in enumerate(dealt)]
+
+
+def iid(y: np.ndarray, classes: int, counts: Counts, clients: int, seed: int) -> list[Share]:
+    """As many images for each client as under `by_labels` (counts × half the classes), of any class.
+
+    With ten classes `50+950` gives each client 250 + 4750 images, and `5+2` gives it 25 + 10, of which
+    MNIST has enough for 2000 clients.
+    """
+    wants = np.broadcast_to(np.array([count * (classes // 2) for count in counts]), (clients, 1, 2))
+    try:
+        dealt = _deal(np.zeros_like(y), wants, (seed, "iid"))
+    except NotEnough as error:
+        raise NotEnough(error.have, error.need, label=None) from None
+    return [_share(seed, client, [part]) for client, part in enumerate(dealt)]
+
+
+def rotated(y: np.ndarray, classes: int, counts: Counts, clients: int, groups: int, seed: int) -> list[Share]:
+    """Groups of clients that see the images turned by 0°, 360°/groups, …; all classes, labels kept.
+
+    Each group draws from the whole pool: its turned copy is a pool of its own.
+    """
+    shares = []
+    for group, members in enumerate(_blocks(clients, groups)):
+        wants = np.broadcast_to(np.array(counts), (len(members), classes, 2))
+        for client, part in zip(members, _deal(y, wants, (seed, "rotated", group)), strict=True):
+            shares.append(_share(seed, client, [part], group, quarter_turns=group * 4 // groups))
+    return shares
+
+
+def mixed(
+    ys: tuple[np.ndarray, np.ndarray], classes: int, counts: Counts, clients: int, seed: int
+) -> list[Share]:
+    """Two groups on two data sets: the first holds 90 % of the first set and 10 % of the second per class
+    number, the other group the reverse. Indices of the second set follow those of the first.
+    """
+    minor = np.array([(count + 5) // 10 for count in counts])
+    major = np.array(counts) - minor
+    shares = []
+    for group, members in enumerate(_blocks(clients, 2)):
+        parts = []
+        for source, y in enumerate(ys):
+            wants = np.broadcast_to(major if source == group else minor, (len(members), classes, 2))
+            try:
+                parts.append(_deal(y, wants, (seed, "mixed", group, source)))
+            except NotEnough as error:
+                raise NotEnough(error.have, error.need, error.label, source) from None
+        for client, first, second in zip(members, *parts, strict=True):
+            moved = (second[0] + len(ys[0]), second[1] + len(ys[0]))
+            shares.append(_share(seed, client, [first, moved], group))
+    return shares
+
+
+def _deal(y: np.ndarray, wants: np.ndarray, words: tuple[object, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Each client's (train, test) indices, where `wants[client, label]` is how many it takes of each.
+
+    Class by class the pool is shuffled and the clients take consecutive blocks, so nothing is dealt twice.
+    """
+    clients, classes, _ = wants.shape
+    pools = [np.flatnonzero(y == label) for label in range(classes)]
+    # Python's integers: an absurd size must not wrap round to a small one.
+    needs = [sum(wants[:, label].ravel().tolist()) for label in range(classes)]
+    lacks = [need - len(pool) for need, pool in zip(needs, pools, strict=True)]
+    worst = lacks.index(max(lacks))  # who follows the message is then not stopped by the next class
+    if lacks[worst] > 0:
+        raise NotEnough(len(pools[worst]), int(needs[worst]), worst)
+    columns = []
+    for label, pool in enumerate(pools):
+        shuffled = _generator(*words, "class", label).permutation(pool)
+        columns.append(np.split(shuffled, np.cumsum(wants[:, label])))  # train, test, train, test, …, rest
+    return [
+        (
+            np.concatenate([column[2 * client] for column in columns]),
+            np.concatenate([column[2 * client + 1] for column in columns]),
+        )
+        for client in range(clients)
+    ]
+
+
+def _share(
+    seed: int,
+    client: int,
+    parts: Sequence[tuple[np.ndarray, np.ndarray]],
+    group: int | None = None,
+    quarter_turns: int = 0,
+) -> Share:
+    """The parts together, no longer sorted by class or data set."""
+    generator = _generator(seed, "order", client)
+    train = generator.permutation(np.concatenate([part[0] for part in parts]))
+    test = generator.permutation(np.concatenate([part[1] for part in parts]))
+    return Share(train, test, group, quarter_turns)
+
+
+def _blocks(clients: int, groups: int) -> list[list[int]]:
+    """Contiguous blocks of ⌈N/groups⌉ and then ⌊N/groups⌋ clients."""
+    return [block.tolist() for block in np.array_split(np.arange(clients), groups)]
+
+
+def _generator(seed: object, *words: object) -> np.random.Generator:
+    return np.random.default_rng(seed_of(seed, "layout", *words))

@@ -1,0 +1,1 @@
+"""The client's half of every method, one file each, found by the method's name."""

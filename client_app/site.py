@@ -1,0 +1,100 @@
+"""Who this client is: its site id, its disk, its data, its network and its device."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from torch import Tensor, nn
+
+from bayes_core.networks import build
+from client_app.data import ClientData, DataError, load
+from client_app.store import Store
+from fedbayes.settings import NAME, Settings
+
+SIMULATED = "partition-id"  # Flower's simulation tells a client only this
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client of one run; kept between messages by processes that serve several."""
+
+    name: str
+    data: ClientData  # on `device`
+    network: nn.Module
+    device: torch.device
+    states: Path
+    durable: bool
+
+    def store(self, run: str, uuid: str) -> Store:
+        return Store(self.states / run / self.name, uuid, self.durable)
+
+
+def settings_of(context: Context) -> Settings:
+    """The run's settings; sets the number of threads that results depend on."""
+    settings = Settings.parse(context.run_config)
+    if torch.get_num_threads() != settings.threads:
+        torch.set_num_threads(settings.threads)
+    return settings
+
+
+def site_name(context: Context) -> str:
+    """`site-id` from the node's own configuration, else its number in a simulation."""
+    config = context.node_config
+    name = str(config.get("site-id", config.get(SIMULATED, "")))
+    if not NAME.fullmatch(name) or name in (".", ".."):
+        raise DataError(
+            f"The node's configuration takes site-id of letters, digits, '.', '_' and '-', not {name!r}."
+        )
+    return name
+
+
+def find_site(context: Context, settings: Settings) -> Site:
+    """This client; DataError where its data cannot be had."""
+    name = site_name(context)
+    config = context.node_config
+    partition = int(config.get(SIMULATED, -1))
+    partitions = int(config.get("num-partitions", 0))
+    if not 0 <= partition < partitions:
+        raise DataError(
+            "The node's configuration takes partition-id and num-partitions: its share of the data."
+        )
+    states = config.get("state-dir")
+    return _site(
+        name,
+        settings.model_copy(update={"run_name": "", "resume": False, "rounds": 1, "eval_every": 1}),
+        partition,
+        partitions,
+        str(states) if states else str(Path(settings.out_dir) / "state"),
+        states is not None,
+    )
+
+
+@lru_cache(maxsize=256)
+def _site(name: str, settings: Settings, partition: int, partitions: int, states: str, durable: bool) -> Site:
+    device = find_device(settings.device)
+    data = load(settings, partition, partitions)
+    network = build(settings.model, data.x_train.shape[1:], len(data.classes), settings.seed).to(device)
+    return Site(name, _moved(data, device), network, device, Path(states), durable)
+
+
+def _moved(data: ClientData, device: torch.device) -> ClientData:
+    if device.type == "cpu":
+        return data
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(device)
+
+    return ClientData(
+        move(data.x_train), move(data.y_train), move(data.x_test), move(data.y_test), data.classes, data.group
+    )
+
+
+def find_device(wanted: str) -> torch.device:
+    """`auto` is CUDA or MPS where there is one."""
+    if wanted != "auto":
+        return torch.device(wanted)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

@@ -1,0 +1,104 @@
+"""The personal state on this client's disk: STATE/RUN/SITE/.
+
+`personal.safetensors` is the state after the latest round trained here, `previous.safetensors` the one before
+it; each is tagged with format version, run UUID and round. The state to start round t from is the latest with
+a tag below t, so a round that the server repeats after a crash begins where it began the first time.
+
+Files are replaced by rename: a crash at any moment leaves the previous or the new state, never a mixture.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+FORMAT = 1
+LATEST, PREVIOUS = "personal.safetensors", "previous.safetensors"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A state with the round after which it was saved."""
+
+    round: int
+    tensors: dict[str, Tensor]
+    file: str
+
+
+class Store:
+    """One client's folder. `notes` collects, in words without paths, what the server should hear of."""
+
+    def __init__(self, folder: Path, uuid: str, durable: bool) -> None:
+        self.folder = folder
+        self.uuid = uuid
+        self.durable = durable  # fsync: on a real site, where the machine itself may lose power
+        self.notes: list[str] = []
+
+    def load(self, before: int) -> Stored | None:
+        """The latest state with a tag below `before`; None for a client without a past."""
+        states = [state for name in (LATEST, PREVIOUS) if (state := self._read(name))]
+        return max((state for state in states if state.round < before), key=lambda s: s.round, default=None)
+
+    def save(self, server_round: int, tensors: Mapping[str, Tensor], started_from: Stored | None) -> None:
+        """The state after `server_round`; the one it started from is kept beside it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        metadata = {"format": str(FORMAT), "uuid": self.uuid, "round": str(server_round)}
+        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
+        self._write(".new.tmp", data)
+        if started_from is not None and started_from.file == LATEST:
+            link = self.folder / ".previous.tmp"
+            link.unlink(missing_ok=True)
+            os.link(self.folder / LATEST, link)
+            link.replace(self.folder / PREVIOUS)
+        (self.folder / ".new.tmp").replace(self.folder / LATEST)
+        if self.durable:
+            self._sync(self.folder)
+
+    def _write(self, name: str, data: bytes) -> None:
+        with (self.folder / name).open("wb") as stream:
+            stream.write(data)
+            if self.durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+
+    @staticmethod
+    def _sync(folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read(self, name: str) -> Stored | None:
+        path = self.folder / name
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="pt") as stored:
+                metadata = stored.metadata() or {}
+                tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+            tag, uuid, version = int(metadata["round"]), metadata["uuid"], metadata["format"]
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            self._set_aside(name, "damaged", f"is damaged ({error})")
+            return None
+        if version != str(FORMAT):
+            self._set_aside(name, f"format-{version}", f"has format {version}, not {FORMAT}")
+            return None
+        if uuid != self.uuid:
+            self._set_aside(name, f"of-{uuid[:8]}", "belongs to another run of the same name")
+            return None
+        return Stored(tag, tensors, name)
+
+    def _set_aside(self, name: str, why: str, words: str) -> None:
+        """Keep a file that cannot be used under another name: nothing is ever lost silently."""
+        number, aside = 0, self.folder / f"{name}.{why}"
+        while aside.exists():
+            number += 1
+            aside = self.folder / f"{name}.{why}.{number}"
+        (self.folder / name).replace(aside)
+        self.notes.append(f"{name} {words}; it was set aside as {aside.name}")
+        print(f"{self.folder / name} {words}; it was set aside as {aside.name}", flush=True)

@@ -1,0 +1,1 @@
+"""What runs at the coordinator: the Flower ServerApp, the run folder, the report."""

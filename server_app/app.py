@@ -1,0 +1,81 @@
+"""The Flower ServerApp: settings → hello → strategy → rounds → run folder."""
+
+import time
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+import strategies
+from bayes_core.flat import flatten
+from bayes_core.networks import build
+from fedbayes.settings import Settings, SettingsError
+from server_app.events import emit
+from server_app.runs import RunError, RunFolder
+from strategies.roster import Roster, StrategyError
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """One run. It fails by raising, so that Flower marks it as failed; the error event has the sentence."""
+    try:
+        run(grid, Settings.parse(context.run_config))
+    except (SettingsError, StrategyError, RunError) as error:
+        emit("error", message=str(error))
+        raise
+
+
+def run(grid: Grid, settings: Settings) -> None:
+    """Nothing is written before the clients have said hello."""
+    if not settings.run_name:
+        made = f"{settings.method}-{settings.dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+        settings = settings.model_copy(update={"run_name": made})
+    method = strategies.load(settings.method)
+    roster = Roster(grid, settings, emit)
+    roster.gather()
+    one = next(iter(roster.sites.values()))
+    facts: dict[str, Any] = {
+        "clients": len(roster.sites),
+        "sites": {
+            site.name: {"n_train": site.n_train, "n_test": site.n_test} for site in roster.sites.values()
+        },
+        "classes": list(one.classes),
+        "model": {"name": settings.model, "fingerprint": one.fingerprint, "inputs": list(one.input_shape)},
+    }
+    folder = RunFolder.open(settings, facts)
+    try:
+        _train(grid, settings, method, roster, folder)
+        folder.set_state("finished")
+        emit("finished", round=settings.rounds, folder=str(folder.path))
+    except Exception as error:
+        folder.set_state("failed", str(error))
+        raise
+    finally:
+        folder.close()
+
+
+def _train(
+    grid: Grid,
+    settings: Settings,
+    method: type[strategies.PersonalStrategy],
+    roster: Roster,
+    folder: RunFolder,
+) -> None:
+    checkpoint = folder.load_checkpoint()
+    identity = {"run": settings.run_name, "uuid": folder.config["uuid"]}
+    strategy = method(settings, roster, identity, emit)
+    memory: dict[str, Any] = {}
+    if checkpoint is None:
+        one = next(iter(roster.sites.values()))
+        network = build(settings.model, one.input_shape, len(one.classes), settings.seed)
+        done, strategy.tensors = 0, strategy.initial(flatten(network))
+    else:
+        done, strategy.tensors, memory = checkpoint
+    folder.begin(done + 1)
+    emit(
+        "start", run=settings.run_name, folder=str(folder.path), uuid=folder.config["uuid"],
+        round=done + 1, rounds=settings.rounds, sites=len(roster.sites), method=settings.method,
+    )  # fmt: skip
+    strategy.start(grid, folder, memory)

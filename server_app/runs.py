@@ -1,0 +1,205 @@
+"""The run folder OUT/RUN: settings, metrics, checkpoint, resume.
+
+Order of writing, which makes a run resumable after a crash at any moment: row t of rounds.csv and
+clients.csv is appended after exchange t+1 has measured it, then checkpoint t+1 replaces checkpoint t.
+A resumed run therefore drops the rows from its checkpoint's round on, and repeats that exchange. What is
+known of row t before it is measured (failures, seconds, bytes) travels in the checkpoint.
+"""
+
+import csv
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedbayes import __version__
+from fedbayes.settings import Settings
+
+FORMAT = 1
+METRICS = (
+    "accuracy", "nll", "brier", "ece", "point_accuracy", "rmse", "coverage", "nonzero",
+)  # fmt: skip
+MEASURED = tuple(f"{model}_{metric}" for metric in METRICS for model in ("pm", "gm"))
+CLUSTERS = ("clusters", "cluster_changes", "adjusted_rand")
+EXCHANGE = ("clients_ok", "clients_failed", "seconds", "bytes_up", "bytes_down")
+ROUND_COLUMNS = ("round", *MEASURED, *CLUSTERS, *EXCHANGE)
+CLIENT_COLUMNS = ("round", "site", "cluster", "n_test", *MEASURED, "status")
+RESUME_MAY_CHANGE = ("rounds", "eval-every")
+LOCK_WAIT = 20.0  # seconds that a resumed run waits for the earlier attempt's last process
+
+
+class RunError(Exception):
+    """A run that cannot start or go on; its text is one sentence for the user."""
+
+
+def read_config(path: Path) -> dict[str, Any] | None:
+    """config.json of the run folder, or None where there is no run."""
+    try:
+        config: dict[str, Any] = json.loads((path / "config.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path / 'config.json'} cannot be read: {error}.") from None
+    if config.get("format") != FORMAT:
+        raise RunError(f"{path} has format {config.get('format')}; this version reads format {FORMAT}.")
+    return config
+
+
+def read_rows(file: Path) -> list[dict[str, str]]:
+    """The rows of rounds.csv or clients.csv, empty cells as empty strings."""
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as stream:
+        return [row for row in csv.DictReader(stream) if None not in row.values()]
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """The old file or the new one, never a mixture, whatever happens in between."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+class RunFolder:
+    """The one writer of OUT/RUN, from `open` to `close`."""
+
+    def __init__(self, path: Path, config: dict[str, Any], lock: TextIO) -> None:
+        self.path = path
+        self.config = config
+        self._lock = lock
+
+    @classmethod
+    def open(cls, settings: Settings, facts: Mapping[str, Any]) -> "RunFolder":
+        """Create the folder of a new run, or take over that of a run to resume.
+
+        `facts` are what hello told (clients, model, classes); a resumed run must find the same ones.
+        """
+        path = Path(settings.out_dir).resolve() / settings.run_name
+        config = read_config(path)
+        if config is None and settings.resume:
+            raise RunError(f"There is no run to resume in {path}.")
+        if config is not None and not settings.resume:
+            raise RunError(
+                f"{path} holds a run already; resume it (--resume {settings.run_name}) or take another name."
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _take_lock(path)
+        if config is None:
+            config = {
+                "format": FORMAT,
+                "formats": {
+                    "rounds.csv": FORMAT, "clients.csv": FORMAT, "checkpoint.safetensors": FORMAT,
+                },
+                "fedbayes": __version__,
+                "run": settings.run_name,
+                "uuid": str(uuid.uuid4()),
+                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            }  # fmt: skip
+        else:
+            check_resumable(config, settings.as_config())
+            for key in ("model", "classes"):
+                if config[key] != facts[key]:
+                    raise RunError(f"{path} was trained with {key} {config[key]}, not {facts[key]}.")
+        folder = cls(path, config, lock)
+        folder.config |= {"settings": settings.as_config() | {"resume": False}, **facts}
+        return folder
+
+    def begin(self, first_round: int) -> None:
+        """Write what is known now, and drop the rows that the rounds to come will write (again)."""
+        self.set_state("running")
+        for name, columns in (("rounds.csv", ROUND_COLUMNS), ("clients.csv", CLIENT_COLUMNS)):
+            kept = [row for row in read_rows(self.path / name) if int(row["round"]) < first_round - 1]
+            with (self.path / f".{name}.tmp").open("w", newline="", encoding="utf-8") as stream:
+                writer = csv.DictWriter(stream, columns)
+                writer.writeheader()
+                writer.writerows(kept)
+            (self.path / f".{name}.tmp").replace(self.path / name)
+
+    def append(self, row: Mapping[str, Any], clients: Sequence[Mapping[str, Any]]) -> None:
+        """One finished row of rounds.csv and its clients' rows."""
+        _append(self.path / "clients.csv", CLIENT_COLUMNS, clients)
+        _append(self.path / "rounds.csv", ROUND_COLUMNS, [row])
+
+    def save_checkpoint(
+        self, server_round: int, tensors: Mapping[str, Tensor], memory: Mapping[str, Any]
+    ) -> None:
+        """The server's state after `server_round` rounds; `memory` is what else the next round needs."""
+        metadata = {
+            "format": str(FORMAT),
+            "uuid": self.config["uuid"],
+            "round": str(server_round),
+            "memory": json.dumps(memory),
+        }
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        replace_file(self.path / "checkpoint.safetensors", save(contiguous, metadata))
+
+    def load_checkpoint(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+        """Round, tensors and memory of the last completed round; None before the first."""
+        return load_checkpoint(self.path)
+
+    def set_state(self, state: str, message: str = "") -> None:
+        """running, finished, failed or stopped, with the reason in words."""
+        self.config |= {"state": state, "message": message}
+        replace_file(self.path / "config.json", json.dumps(self.config, indent=2).encode())
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+    file = path / "checkpoint.safetensors"
+    if not file.exists():
+        return None
+    try:
+        with safe_open(file, framework="pt") as stored:
+            metadata = stored.metadata() or {}
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        if metadata.get("format") != str(FORMAT):
+            raise RunError(f"{file} has format {metadata.get('format')}; this version reads {FORMAT}.")
+        return int(metadata["round"]), tensors, json.loads(metadata["memory"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise RunError(f"{file} is damaged ({error}); the run cannot be resumed from it.") from None
+
+
+def check_resumable(config: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """A resumed run may change only what cannot change its past rounds."""
+    for key, before in config["settings"].items():
+        now = settings.get(key)
+        if key not in (*RESUME_MAY_CHANGE, "resume", "out-dir", "data-dir") and now != before:
+            raise RunError(
+                f"The run was started with {key}={before}, not {now}; --resume may change only "
+                f"{' and '.join(RESUME_MAY_CHANGE)}."
+            )
+
+
+def _append(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    with file.open("a", newline="", encoding="utf-8") as stream:
+        csv.DictWriter(stream, columns, restval="").writerows(rows)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _take_lock(path: Path) -> TextIO:
+    """The writer's lock; the kernel frees it when its process ends, however it ends."""
+    stream = (path / ".writer.lock").open("w")
+    deadline = time.monotonic() + LOCK_WAIT
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return stream
+        except OSError:
+            if time.monotonic() > deadline:
+                stream.close()
+                raise RunError(f"Another process is writing the run in {path}.") from None
+            time.sleep(0.2)

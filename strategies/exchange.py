@@ -1,0 +1,96 @@
+"""Reading replies: everything that can be wrong with one gets a name, and nothing unchecked is aggregated."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from bayes_core.families import Family
+from bayes_core.wire import decode
+
+REASON_LENGTH = 200
+
+
+class BadReply(ValueError):
+    """A reply that cannot be used; its text says why."""
+
+
+@dataclass
+class Replies:
+    """What came back from an exchange, by site id."""
+
+    content: dict[str, RecordDict] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def exchange(grid: Grid, messages: Mapping[str, Message], timeout: float) -> Replies:
+    """Send each site its message; wait until all have answered or the time is up."""
+    received = grid.send_and_receive(list(messages.values()), timeout=timeout) if messages else []
+    return sort_replies(messages, received, timeout)
+
+
+def sort_replies(messages: Mapping[str, Message], received: Iterable[Message], timeout: float) -> Replies:
+    """Who answered what, in the order of the sites.
+
+    Sites are recognised by the message they reply to: a dead node's error comes from the SuperLink, not
+    from the node.
+    """
+    by_message = {reply.metadata.reply_to_message_id: reply for reply in received}
+    replies = Replies()
+    for site, message in sorted(messages.items()):
+        reply = by_message.get(message.metadata.message_id)
+        if reply is None:
+            replies.failures[site] = f"no answer within {timeout:g} s"
+        elif reply.has_error():
+            replies.failures[site] = _reason(reply)
+        else:
+            replies.content[site] = reply.content
+    return replies
+
+
+def _reason(reply: Message) -> str:
+    """The client's own words where Flower passes them on, without the wrapping and on one line."""
+    text = " ".join((reply.error.reason or f"error code {reply.error.code}").split())
+    text = text.split(":<'", 1)[-1].removesuffix("'>")
+    return text if len(text) <= REASON_LENGTH else text[:REASON_LENGTH] + "…"
+
+
+def array_bytes(content: RecordDict) -> int:
+    """Bytes of the arrays in a message: what grows with the model."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+
+
+def read_upload(content: RecordDict, name: str, family: Family, like: Tensor) -> Tensor:
+    """The named distribution of a reply, or BadReply."""
+    record = content.get(name)
+    if not isinstance(record, ArrayRecord):
+        raise BadReply(f'no arrays named "{name}"')
+    try:
+        upload = decode({key: array.numpy() for key, array in record.items()}, family.rows)
+    except Exception as error:  # whatever a hostile buffer makes numpy raise
+        raise BadReply(f"unreadable arrays ({error})") from None
+    if upload.shape != like.shape:
+        raise BadReply(f"arrays of shape {tuple(upload.shape)} instead of {tuple(like.shape)}")
+    if problem := family.problem(upload):
+        raise BadReply(problem)
+    return upload
+
+
+def read_tally(content: RecordDict, name: str) -> dict[str, list[float]] | None:
+    """The named tally of a reply (None where there is none), or BadReply."""
+    record = content.get(name)
+    if record is None:
+        return None
+    try:
+        if not isinstance(record, MetricRecord):
+            raise TypeError
+        tally = {key: [float(number) for number in record[key]] for key in record}  # type: ignore[union-attr]
+        counts_fit = tally["n"][0] >= 1 and 0 <= tally["correct"][0] <= tally["n"][0]
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise BadReply(f"an unreadable tally {name}") from None
+    if not counts_fit or not all(torch.tensor(numbers).isfinite().all() for numbers in tally.values()):
+        raise BadReply(f"a tally {name} with impossible numbers")
+    return tally

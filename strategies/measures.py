@@ -1,0 +1,49 @@
+"""From the tallies in the clients' replies to the columns of rounds.csv and clients.csv.
+
+A client measures up to two models on its own test data, `pm` (its personal one) and `gm` (the server's), each
+with the Monte-Carlo predictive and as its posterior-mean network (`pm_point`, `gm_point`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayes_core.metrics import add, summarise
+from strategies.exchange import BadReply, Replies, read_tally
+
+Columns = dict[str, Any]  # of rounds.csv or clients.csv
+MODELS = ("pm", "gm")
+
+
+def measure(replies: Replies) -> tuple[Columns, dict[str, Columns]]:
+    """The metrics pooled over all clients' test examples, and each client's own.
+
+    A client whose tallies are unusable is moved to the failures.
+    """
+    tallies: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for site, content in list(replies.content.items()):
+        names = [f"{model}{kind}" for model in MODELS for kind in ("", "_point")]
+        try:
+            found = {name: tally for name in names if (tally := read_tally(content, name)) is not None}
+        except BadReply as error:
+            replies.failures[site] = str(error)
+            del replies.content[site]
+            continue
+        if found:
+            tallies[site] = found
+    pooled = _columns(list(tallies.values()))
+    return pooled, {site: _columns([found], examples=True) for site, found in tallies.items()}
+
+
+def _columns(tallies: Sequence[Mapping[str, dict[str, list[float]]]], examples: bool = False) -> Columns:
+    columns: Columns = {}
+    for model in MODELS:
+        predictive = [found[model] for found in tallies if model in found]
+        point = [found[f"{model}_point"] for found in tallies if f"{model}_point" in found]
+        if predictive:
+            total = add(predictive)
+            columns |= {f"{model}_{name}": round(value, 6) for name, value in summarise(total).items()}
+            if examples:
+                columns["n_test"] = int(total["n"][0])
+        if point:
+            columns[f"{model}_point_accuracy"] = round(summarise(add(point))["accuracy"], 6)
+    return columns

@@ -1,0 +1,160 @@
+"""Who takes part: the hello exchange, at the start and again for each node that appears later.
+
+The server knows a client by its site id, its sizes and the shape of its model: what hello tells it. It never
+sees data, nor a path.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedbayes.settings import NAME, Settings
+from strategies.exchange import exchange
+
+SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
+POLL = 0.2
+
+
+class StrategyError(Exception):
+    """A run that cannot start or go on; its text is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client, as its hello describes it."""
+
+    name: str
+    node: int
+    n_train: int
+    n_test: int
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    fingerprint: str  # of the model's parameter names and shapes
+    group: int | None  # its true group, where the data layout has groups
+
+
+class Roster:
+    """The sites of a run; `online` is the part of them that can be reached now."""
+
+    def __init__(self, grid: Grid, settings: Settings, tell: Callable[..., None]) -> None:
+        self._grid = grid
+        self._settings = settings
+        self._tell = tell
+        self._asked: set[int] = set()
+        self._error = ""
+        self.sites: dict[str, Site] = {}
+        self.online: list[str] = []
+
+    def gather(self) -> None:
+        """Wait, bounded, until enough nodes are there, and greet them all."""
+        need, limit = self._settings.min_clients, self._settings.wait_timeout
+        start = changed = time.monotonic()
+        seen: set[int] = set()
+        while True:
+            nodes = set(self._grid.get_node_ids())
+            now = time.monotonic()
+            if nodes != seen:
+                seen, changed = nodes, now
+            if len(nodes) >= need and now - changed >= SETTLE:
+                break
+            if now - start > limit:
+                raise StrategyError(
+                    f"Only {len(nodes)} of at least {need} clients connected within {limit:g} s."
+                )
+            time.sleep(POLL)
+        self.refresh()
+        if len(self.sites) < need:
+            why = self._error or "no usable answer to hello"
+            raise StrategyError(f"Only {len(self.sites)} of at least {need} clients can take part: {why}")
+        share = self._settings.clients_per_round
+        if share > len(self.sites):
+            raise StrategyError(
+                f"clients-per-round is {share}, but only {len(self.sites)} clients take part."
+            )
+
+    def refresh(self) -> None:
+        """Greet the nodes that are new, and note which sites can be reached now."""
+        nodes = set(self._grid.get_node_ids())
+        new = sorted(nodes - self._asked)
+        if new:
+            self._greet(new, nodes)
+        self.online = sorted(name for name, site in self.sites.items() if site.node in nodes)
+
+    def _greet(self, new: list[int], nodes: set[int]) -> None:
+        started = bool(self.sites)
+        messages = {
+            str(node): Message(
+                RecordDict({"hello": ConfigRecord({"version": 1})}), node, "query.hello",
+                ttl=self._settings.round_timeout,
+            )
+            for node in new
+        }  # fmt: skip
+        replies = exchange(self._grid, messages, self._settings.round_timeout)
+        for node, reason in replies.failures.items():
+            self._leave_out(f"node {node} did not answer hello: {reason}")
+        for node, content in sorted(replies.content.items()):
+            self._asked.add(int(node))
+            try:
+                site = _read_hello(int(node), dict(content["hello"]))
+            except (KeyError, TypeError, ValueError) as error:
+                self._leave_out(
+                    f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
+                )
+                continue
+            problem = self._conflict(site, nodes)
+            if problem and not started:
+                raise StrategyError(problem)
+            if problem:
+                self._leave_out(problem)
+            else:
+                self.sites[site.name] = site
+
+    def _leave_out(self, reason: str) -> None:
+        self._error = self._error or reason
+        self._tell("warning", message=f"Left out: {reason}")
+
+    def _conflict(self, site: Site, nodes: set[int]) -> str | None:
+        twin = self.sites.get(site.name)
+        if twin and twin.node in nodes:
+            return f'Two nodes ({twin.node} and {site.node}) call themselves site "{site.name}".'
+        for other in self.sites.values():
+            if other.classes != site.classes:
+                return (
+                    f'Sites "{other.name}" and "{site.name}" differ in their classes: '
+                    f"{list(other.classes)} and {list(site.classes)}."
+                )
+            if (other.fingerprint, other.input_shape) != (site.fingerprint, site.input_shape):
+                return (
+                    f'Sites "{other.name}" and "{site.name}" have different models: '
+                    f"{other.fingerprint} for inputs {other.input_shape} and "
+                    f"{site.fingerprint} for inputs {site.input_shape}."
+                )
+        return None
+
+
+class HelloError(ValueError):
+    """A site's own words on why it cannot take part."""
+
+
+def _read_hello(node: int, said: dict[str, Any]) -> Site:
+    name = str(said["site"])
+    if not NAME.fullmatch(name) or name in (".", ".."):
+        raise HelloError(f"node {node} has the impossible site id {name[:40]!r}")
+    if error := said.get("error"):
+        raise HelloError(f"site {name}: {error}")
+    if int(said["n_train"]) < 1:
+        raise HelloError(f"site {name} has no training data")
+    return Site(
+        name=name,
+        node=node,
+        n_train=int(said["n_train"]),
+        n_test=int(said["n_test"]),
+        input_shape=tuple(int(size) for size in said["input_shape"]),
+        classes=tuple(str(label) for label in said["classes"]),
+        fingerprint=str(said["fingerprint"]),
+        group=int(said["group"]) if said.get("group", -1) >= 0 else None,
+    )
