@@ -1,0 +1,42 @@
+"""A whole federation in this process, small enough to run dozens of times."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness import SMALL, Outcome
+from inprocess import InProcessGrid, Interfere
+
+from fedbayes.settings import Settings, defaults
+from server_app import app as server
+
+
+@pytest.fixture
+def federate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """federate(name, clients=4, interfere=…, shuffle=…, **settings) runs one and returns its Outcome."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr("strategies.roster.SETTLE", 0.0)
+
+    def run(
+        name: str = "run",
+        clients: int = 4,
+        interfere: Interfere | None = None,
+        shuffle: int | None = None,
+        grid: InProcessGrid | None = None,
+        **settings: Any,
+    ) -> Outcome:
+        words = {key.replace("_", "-"): value for key, value in settings.items()}
+        config = defaults() | SMALL | {"out-dir": str(tmp_path), "run-name": name} | words
+        parsed = Settings.parse(config)
+        outcome = Outcome(tmp_path / name)
+        run.latest = outcome  # type: ignore[attr-defined]  # for tests whose run ends in an exception
+        monkeypatch.setattr(
+            server, "emit", lambda event, **fields: outcome.events.append({"event": event, **fields})
+        )
+        grid = grid or InProcessGrid(parsed.as_config(), clients, interfere, shuffle)
+        server.run(grid, parsed)
+        return outcome
+
+    return run

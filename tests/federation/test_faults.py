@@ -1,0 +1,178 @@
+"""Hostile, broken, dead and late clients: dropped, named and counted; the run goes on with the rest."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
+from harness import SMALL, Outcome
+from inprocess import InProcessGrid
+
+from fedbayes.settings import Settings, defaults
+from strategies import StrategyError
+
+Federate = Callable[..., Outcome]
+Fault = Callable[[Message, Message], Message | None]
+
+
+def _with_rows(reply: Message, change: Callable[[np.ndarray], np.ndarray]) -> Message:
+    record = reply.content["w"]
+    assert isinstance(record, ArrayRecord)
+    reply.content["w"] = ArrayRecord({key: Array(change(record[key].numpy())) for key in record})
+    return reply
+
+
+def not_a_number(message: Message, reply: Message) -> Message:
+    def poison(row: np.ndarray) -> np.ndarray:
+        row = row.copy()
+        row[7] = np.nan
+        return row
+
+    return _with_rows(reply, poison)
+
+
+def wrong_shape(message: Message, reply: Message) -> Message:
+    return _with_rows(reply, lambda row: row[:-1])
+
+
+def wrong_type(message: Message, reply: Message) -> Message:
+    return _with_rows(reply, lambda row: row.astype(np.float64))
+
+
+def wrong_rows(message: Message, reply: Message) -> Message:
+    record = reply.content["w"]
+    reply.content["w"] = ArrayRecord({"theta": record["mu"]})  # type: ignore[index]
+    return reply
+
+
+def garbage(message: Message, reply: Message) -> Message:
+    reply.content["w"]["mu"] = Array("float32", (3,), "numpy.ndarray", b"not numpy at all")  # type: ignore
+    return reply
+
+
+def no_arrays(message: Message, reply: Message) -> Message:
+    del reply.content["w"]
+    return reply
+
+
+def error(message: Message, reply: Message) -> Message:
+    return Message(Error(1, "<class 'OSError'>:<'No space left on device'>"), reply_to=message)
+
+
+def silence(message: Message, reply: Message) -> None:
+    return None
+
+
+FAULTS = {
+    not_a_number: "not finite",
+    wrong_shape: "shape",
+    wrong_type: "float32",
+    wrong_rows: "rows",
+    garbage: "unreadable arrays",
+    no_arrays: 'no arrays named "w"',
+    error: "No space left on device",
+    silence: "no answer within 600 s",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_bad_client_is_dropped_named_and_counted(federate: Federate, fault: Fault, victim: int) -> None:
+    def interfere(number: int, message: Message, reply: Message) -> Message | None:
+        training = message.metadata.message_type == "train"
+        return fault(message, reply) if training and number == victim else reply
+
+    run = federate(interfere=interfere)
+    assert run.state == "finished"
+    assert [row["clients_ok"] for row in run.rows[1:]] == ["3"] * 4
+    assert [row["clients_failed"] for row in run.rows[1:]] == ["1"] * 4
+    assert f"Site {victim} dropped" in run.said("warning")[0] and FAULTS[fault] in run.said("warning")[0]
+    row = next(row for row in run.clients if row["round"] == "1" and row["site"] == str(victim))
+    assert row["status"].startswith("failed: ") and FAULTS[fault] in row["status"]
+    assert run.tensors["w"].isfinite().all()
+
+
+def test_the_others_result_is_that_of_a_federation_without_the_bad_client(federate: Federate) -> None:
+    def silent(number: int, message: Message, reply: Message) -> Message | None:
+        return None if number == 2 and message.metadata.message_type == "train" else reply
+
+    dropped = federate("a", interfere=silent)
+
+    config = Settings.parse(defaults()).as_config()
+    nodes = [{"partition-id": i, "num-partitions": 4} for i in (0, 1, 3)]
+    grid = InProcessGrid(config, 3, node_configs=nodes)
+    for context in grid.contexts.values():  # the same run settings as `federate` gives its own clients
+        context.run_config = dict(dropped_config(federate, "b"))
+    without = federate("b", grid=grid)
+    assert (dropped.tensors["w"] == without.tensors["w"]).all()
+
+
+def dropped_config(federate: Federate, name: str) -> dict[str, object]:
+    folder = federate.latest.folder.parent  # type: ignore[attr-defined]
+    return defaults() | SMALL | {"out-dir": str(folder), "run-name": name}
+
+
+def test_impossible_metrics_are_dropped_too(federate: Federate) -> None:
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        if number == 1 and "pm" in reply.content:
+            reply.content["pm"] = MetricRecord({"n": [20.0], "correct": [float("nan")]})
+        return reply
+
+    run = federate(interfere=interfere)
+    last = [row for row in run.clients if row["round"] == "4" and row["pm_accuracy"]]
+    assert [row["site"] for row in last] == ["0", "2", "3"]
+    assert 0 <= float(run.rows[-1]["pm_accuracy"]) <= 1
+
+
+def test_below_min_clients_the_round_is_repeated(federate: Federate) -> None:
+    calls: list[int] = []
+
+    def interfere(number: int, message: Message, reply: Message) -> Message | None:
+        if message.metadata.message_type != "train" or message.content["exchange"]["round"] != 2:
+            return reply
+        calls.append(number)
+        return None if number < 2 and len(calls) <= 4 else reply  # the first attempt at round 2
+
+    calm = federate("calm", min_clients=3)
+    run = federate("stormy", min_clients=3, interfere=interfere)
+    assert calls == [0, 1, 2, 3] * 2
+    assert "Round 2: fewer than 3 usable replies" in " ".join(run.said("warning"))
+    assert run.metrics == calm.metrics, "a repeated round starts from the state before it"
+
+
+def test_a_run_without_enough_clients_ends_saved(federate: Federate) -> None:
+    def interfere(number: int, message: Message, reply: Message) -> Message | None:
+        late = message.metadata.message_type == "train" and message.content["exchange"]["round"] == 3
+        return None if late else reply
+
+    with pytest.raises(StrategyError, match="Round 3: fewer than 1 usable replies.*up to 2 are saved"):
+        federate(interfere=interfere)
+    run = federate.latest  # type: ignore[attr-defined]
+    assert run.state == "failed" and [row["round"] for row in run.rows] == ["0", "1"]
+    assert federate(resume=True).metrics == federate("calm").metrics
+
+
+def test_no_clients_at_all_is_a_bounded_wait(federate: Federate) -> None:
+    grid = InProcessGrid(Settings.parse(defaults()).as_config(), 2)
+    grid.offline = {0, 1}
+    with pytest.raises(StrategyError, match=r"Only 0 of at least 1 clients connected within 0\.3 s"):
+        federate(grid=grid, wait_timeout=0.3)
+
+
+def test_a_client_that_leaves_and_one_that_comes_late(federate: Federate) -> None:
+    config = Settings.parse(defaults() | {"size": "4+4"}).as_config()
+    grid = InProcessGrid(config, 4)
+    grid.offline = {3}
+
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "train" and number == 2:
+            grid.offline = {0} if message.content["exchange"]["round"] >= 2 else {3}
+        return reply
+
+    grid.interfere = interfere
+    run = federate(grid=grid, rounds=4, eval_every=1)
+    trained = {
+        number: [row["site"] for row in run.clients if row["round"] == str(number) and row["status"] == "ok"]
+        for number in range(1, 5)
+    }
+    assert trained == {1: ["0", "1", "2"], 2: ["0", "1", "2"], 3: ["1", "2", "3"], 4: ["1", "2", "3"]}

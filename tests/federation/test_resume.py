@@ -1,0 +1,132 @@
+"""A run killed at any moment and resumed ends like one that was never stopped."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flwr.app import Message
+from harness import Outcome
+
+from server_app.runs import RunError, RunFolder, read_rows
+
+Federate = Callable[..., Outcome]
+
+
+class Killed(BaseException):
+    """Ends the process, as far as a test can: nobody catches it."""
+
+
+@pytest.fixture
+def killed(federate: Federate) -> Callable[..., None]:
+    def run(server_round: int, client: int, **settings: object) -> None:
+        """Kill the run when `client` has done its part of exchange `server_round`, the others not yet."""
+
+        def interfere(number: int, message: Message, reply: Message) -> Message:
+            exchange = message.content.get("exchange")
+            if exchange and exchange["round"] == server_round and number == client:
+                raise Killed
+            return reply
+
+        with pytest.raises(Killed):
+            federate("killed", interfere=interfere, **settings)
+
+    return run
+
+
+@pytest.mark.parametrize("server_round", [1, 2, 3, 4, 5])  # 5 is the closing exchange
+@pytest.mark.parametrize("client", [0, 2, 3])
+def test_killed_in_any_round(
+    federate: Federate, killed: Callable[..., None], server_round: int, client: int
+) -> None:
+    killed(server_round, client)
+    assert federate("killed", resume=True).metrics == federate("calm").metrics
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_plain_methods_resume_too(federate: Federate, killed: Callable[..., None], method: str) -> None:
+    killed(3, 1, method=method)
+    resumed = federate("killed", resume=True, method=method)
+    assert resumed.metrics == federate("calm", method=method).metrics
+
+
+def test_killed_with_sampled_clients(federate: Federate, killed: Callable[..., None]) -> None:
+    settings = {"clients_per_round": 2, "rounds": 6, "eval_every": 1}
+    killed(4, 3, **settings)
+    assert federate("killed", resume=True, **settings).metrics == federate("calm", **settings).metrics
+
+
+def test_killed_between_the_rows_and_the_checkpoint(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(self: RunFolder, server_round: int, *arguments: object) -> None:
+        if server_round == 3:
+            raise Killed
+        original(self, server_round, *arguments)  # type: ignore[arg-type]
+
+    original = RunFolder.save_checkpoint
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_checkpoint", save)
+        with pytest.raises(Killed):
+            federate("killed")
+    assert [row["round"] for row in federate.latest.rows] == ["0", "1", "2"]  # type: ignore[attr-defined]
+    assert federate("killed", resume=True).metrics == federate("calm").metrics
+
+
+def test_a_torn_last_line_is_dropped(federate: Federate, killed: Callable[..., None]) -> None:
+    killed(4, 1)
+    file: Path = federate.latest.folder / "rounds.csv"  # type: ignore[attr-defined]
+    with file.open("a") as stream:
+        stream.write("3,0.51,0.4")
+    assert federate("killed", resume=True).metrics == federate("calm").metrics
+
+
+def test_killed_twice(federate: Federate, killed: Callable[..., None]) -> None:
+    killed(2, 1)
+    killed(3, 2, resume=True)
+    assert federate("killed", resume=True).metrics == federate("calm").metrics
+
+
+def test_more_rounds_for_a_finished_run(federate: Federate) -> None:
+    federate("grown", rounds=3)
+    assert federate("grown", rounds=6, resume=True).metrics[4:] == federate("long", rounds=6).metrics[4:]
+    rows = read_rows(federate.latest.folder.parent / "grown" / "rounds.csv")  # type: ignore[attr-defined]
+    assert [row["round"] for row in rows] == [str(number) for number in range(7)]
+    assert rows[3]["pm_accuracy"], "the end of the first run stays measured"
+
+
+def test_resume_may_change_only_rounds_and_eval_every(federate: Federate) -> None:
+    federate("run")
+    with pytest.raises(RunError, match=r"started with zeta=10.0, not 3.0; --resume may change only"):
+        federate("run", resume=True, zeta=3)
+    with pytest.raises(RunError, match="no run to resume"):
+        federate("other", resume=True)
+
+
+def test_a_damaged_checkpoint_is_named(federate: Federate, killed: Callable[..., None]) -> None:
+    killed(3, 1)
+    file = federate.latest.folder / "checkpoint.safetensors"  # type: ignore[attr-defined]
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(RunError, match=r"checkpoint.safetensors is damaged"):
+        federate("killed", resume=True)
+
+
+def test_a_second_writer_is_refused(federate: Federate, monkeypatch: pytest.MonkeyPatch) -> None:
+    from server_app import runs
+
+    monkeypatch.setattr(runs, "LOCK_WAIT", 0.1)
+    run = federate("run")
+    lock = runs._take_lock(run.folder)
+    with pytest.raises(RunError, match="Another process is writing"):
+        federate("run", resume=True, rounds=5)
+    lock.close()
+
+
+def test_a_damaged_personal_file_is_set_aside_and_the_run_goes_on(federate: Federate) -> None:
+    run = federate("run", rounds=2)
+    store = run.folder.parent / "state" / "run" / "1"
+    for name in ("personal.safetensors", "previous.safetensors"):
+        (store / name).write_bytes(b"rubbish")
+    grown = federate("run", rounds=4, resume=True)
+    assert grown.state == "finished"
+    assert any("Site 1: personal.safetensors is damaged" in text for text in grown.said("warning"))
+    assert (store / "personal.safetensors.damaged").read_bytes() == b"rubbish"
