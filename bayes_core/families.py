@@ -33,6 +33,10 @@ class Family(ABC):
         """θ ~ v."""
 
     @abstractmethod
+    def mirrored(self, v: Tensor, draw: Draw) -> Draw:
+        """The draw with the opposite noise: as likely as `draw`, and its errors cancel the other's."""
+
+    @abstractmethod
     def centre(self, v: Tensor) -> Tensor:
         """The weights of the posterior-mean network, shape (T,)."""
 
@@ -53,6 +57,9 @@ class Point(Family):
     def sample(self, v: Tensor, generator: torch.Generator) -> Draw:
         return Draw(v[0], torch.zeros(0))
 
+    def mirrored(self, v: Tensor, draw: Draw) -> Draw:
+        return draw
+
     def centre(self, v: Tensor) -> Tensor:
         return v[0]
 
@@ -70,6 +77,9 @@ class Gaussian(Family):
         mu, rho = v
         g = torch.empty_like(mu).normal_(generator=generator)
         return Draw(torch.addcmul(mu, softplus(rho), g), g)
+
+    def mirrored(self, v: Tensor, draw: Draw) -> Draw:
+        return Draw(2 * v[0] - draw.theta, -draw.g)
 
     def centre(self, v: Tensor) -> Tensor:
         return v[0]

@@ -1,4 +1,10 @@
-"""The Monte-Carlo predictive of a distribution over weights."""
+"""The Monte-Carlo predictive of a distribution over weights.
+
+Draws come in mirrored (antithetic) pairs, θ = μ ± σ·g. Each draw still has the distribution v, so the estimate
+stays unbiased; but what the noise adds to first order cancels within a pair. With ten independent draws, the
+same for all test examples, the accuracy of a global model jumps by two points from round to round; with five
+pairs it does not.
+"""
 
 from collections.abc import Mapping
 
@@ -32,12 +38,12 @@ def predictive(
     """Class probabilities p(y | x), averaged over `samples` draws θ ~ v, shape (n, classes)."""
     buffers = dict(network.named_buffers()) if buffers is None else buffers
     draws = 1 if isinstance(family, Point) else samples  # all draws of a point are the same
-    total: Tensor | None = None
-    for _ in range(draws):
-        probabilities = outputs(network, family.sample(v, generator).theta, x, buffers).softmax(-1)
-        total = probabilities if total is None else total.add_(probabilities)
-    assert total is not None
-    return total.div_(draws)
+    draw = family.sample(v, generator)
+    total = outputs(network, draw.theta, x, buffers).softmax(-1)
+    for number in range(1, draws):
+        draw = family.mirrored(v, draw) if number % 2 else family.sample(v, generator)
+        total += outputs(network, draw.theta, x, buffers).softmax(-1)
+    return total / draws
 
 
 def point_probabilities(
