@@ -46,7 +46,15 @@ def test_labels(clients: int, seed: int) -> None:
 def test_labels_with_an_odd_number_of_classes() -> None:
     y = Y[Y < 7]
     held = [len(np.unique(y[share.train])) for share in layouts.by_labels(y, 7, COUNTS, 5, 1)]
-    assert held == [3, 4, 3, 4, 3]
+    assert set(held) == {3, 4}
+    holders = np.sum(
+        [
+            np.bincount(np.unique(y[share.train]), minlength=7)
+            for share in layouts.by_labels(y, 7, COUNTS, 5, 1)
+        ],
+        axis=0,
+    )
+    assert set(holders) <= {2, 3}
 
 
 @pytest.mark.parametrize("clients", NUMBERS_OF_CLIENTS)
