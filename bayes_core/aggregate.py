@@ -4,6 +4,7 @@ Sums are taken in float64 and rounded once to float32. The caller passes uploads
 site ids, so the result does not depend on the order in which clients answer.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -51,6 +52,8 @@ def _shares(uploads: Sequence[Tensor], weights: Sequence[float] | None) -> list[
         raise ValueError("There is nothing to aggregate: no uploads.")
     if weights is None:
         return [1 / len(uploads)] * len(uploads)
-    if len(weights) != len(uploads) or min(weights) < 0 or sum(weights) <= 0:
-        raise ValueError("Weights must be as many as the uploads, not negative, and not all zero.")
+    if len(weights) != len(uploads) or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise ValueError("Weights must be as many as the uploads, finite and not negative.")
+    if sum(weights) <= 0:
+        raise ValueError("Weights must not all be zero.")
     return [weight / sum(weights) for weight in weights]

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+RHO_LIMIT = 25.0  # σ between 1e-11 and 25: beyond, float32 gradients overflow
+
 
 class Draw(NamedTuple):
     """One sampled weight vector, with the noise that made it (its gradient needs both)."""
@@ -69,6 +71,13 @@ class Gaussian(Family):
 
     rows = ("mu", "rho")
 
+    def problem(self, v: Tensor) -> str | None:
+        if problem := super().problem(v):
+            return problem
+        if not bool((v[1].abs() < RHO_LIMIT).all()):
+            return f"a ρ beyond ±{RHO_LIMIT:g}"
+        return None
+
     def init(self, mu: Tensor, rho_init: float = -2.5) -> Tensor:
         """The start of every distribution: an ordinary network's weights, all equally uncertain."""
         return torch.stack([mu, torch.full_like(mu, rho_init)])
@@ -85,29 +94,30 @@ class Gaussian(Family):
         return v[0]
 
     def kl(self, q: Tensor, w: Tensor) -> Tensor:
-        """KL(q ‖ w), summed over the weights."""
-        sigma_q, sigma_w = softplus(q[1]), softplus(w[1])
-        ratio = sigma_q / sigma_w
-        return 0.5 * (ratio.square() + ((q[0] - w[0]) / sigma_w).square() - 1 - 2 * ratio.log()).sum()
+        """KL(q ‖ w), summed over the weights; in float64, since near q = w its terms cancel."""
+        (mu_q, rho_q), (mu_w, rho_w) = q.double(), w.double()
+        sigma_w = softplus(rho_w)
+        ratio = softplus(rho_q) / sigma_w
+        terms: Tensor = 0.5 * (ratio.square() + ((mu_q - mu_w) / sigma_w).square() - 1 - 2 * ratio.log())
+        return terms.sum()
 
     def likelihood_gradient(self, v: Tensor, draw: Draw, gradient: Tensor) -> Tensor:
         """∂(−log p)/∂(μ, ρ) from G at the drawn θ: (G, G·g·sigmoid(ρ))."""
         return torch.stack([gradient, gradient * draw.g * torch.sigmoid(v[1])])
 
     def kl_gradient_q(self, q: Tensor, w: Tensor) -> Tensor:
-        """∂KL(q ‖ w)/∂q: ((μ_q−μ_w)/σ_w², (σ_q/σ_w² − 1/σ_q)·sigmoid(ρ_q))."""
-        sigma_q, precision_w = softplus(q[1]), softplus(w[1]).pow(-2)
-        return torch.stack(
-            [
-                (q[0] - w[0]) * precision_w,
-                (sigma_q * precision_w - 1 / sigma_q) * torch.sigmoid(q[1]),
-            ]
-        )
+        """∂KL(q ‖ w)/∂q: ((μ_q−μ_w)/σ_w², (σ_q/σ_w² − 1/σ_q)·sigmoid(ρ_q)).
+
+        Differences are factored, so that the gradient is exactly 0 at q = w: Adam would turn a rounding
+        error into steps of full size, and q and w would chase each other.
+        """
+        sigma_q, sigma_w = softplus(q[1]), softplus(w[1])
+        difference = (sigma_q - sigma_w) * (sigma_q + sigma_w) / (sigma_q * sigma_w.square())
+        return torch.stack([(q[0] - w[0]) / sigma_w.square(), difference * torch.sigmoid(q[1])])
 
     def kl_gradient_w(self, q: Tensor, w: Tensor) -> Tensor:
-        """∂KL(q ‖ w)/∂w: (−(μ_q−μ_w)/σ_w², (1/σ_w − (σ_q²+(μ_q−μ_w)²)/σ_w³)·sigmoid(ρ_w))."""
+        """∂KL(q ‖ w)/∂w: ((μ_w−μ_q)/σ_w², (1/σ_w − (σ_q²+(μ_q−μ_w)²)/σ_w³)·sigmoid(ρ_w))."""
         sigma_q, sigma_w = softplus(q[1]), softplus(w[1])
-        distance = q[0] - w[0]
-        precision = sigma_w.pow(-2)
-        spread = sigma_q.square() + distance.square()
-        return torch.stack([-distance * precision, (1 - spread * precision) / sigma_w * torch.sigmoid(w[1])])
+        distance = w[0] - q[0]
+        excess = (sigma_w - sigma_q) * (sigma_w + sigma_q) - distance.square()
+        return torch.stack([distance / sigma_w.square(), excess / sigma_w.pow(3) * torch.sigmoid(w[1])])

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+OPTIMIZERS = ("adam", "sgd")
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -28,6 +30,10 @@ class Optimiser:
     """Takes steps in place on `parameters`; `memory()` gives what must be kept."""
 
     def __init__(self, parameters: Tensor, memory: Memory, optimizer: str, lr: float) -> None:
+        if optimizer not in OPTIMIZERS or (optimizer == "adam") != (memory.moments.numel() > 0):
+            raise ValueError(
+                f"No optimiser {optimizer!r} with this memory; there are {' and '.join(OPTIMIZERS)}."
+            )
         self.parameters = parameters
         self.optimizer = optimizer
         self.lr = lr

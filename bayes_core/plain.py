@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from bayes_core.batches import minibatches
 from bayes_core.flat import buffers_of, shapes_of
 from bayes_core.likelihoods import Likelihood, categorical
 from bayes_core.optimisers import Memory, Optimiser
@@ -48,8 +49,7 @@ def train_weights(
     loss = torch.zeros((), device=v.device)
 
     network.train()
-    for _ in range(steps):
-        batch = torch.randperm(n, generator=generator, device=x.device)[:b]
+    for batch in minibatches(n, b, steps, generator):
         value, gradient = nll_gradient(network, shapes, v[0], buffers, x[batch], y[batch], likelihood)
         gradient.div_(b)
         if proximal:

@@ -1,9 +1,9 @@
 """The Monte-Carlo predictive of a distribution over weights.
 
-Draws come in mirrored (antithetic) pairs, θ = μ ± σ·g. Each draw still has the distribution v, so the estimate
-stays unbiased; but what the noise adds to first order cancels within a pair. With ten independent draws, the
-same for all test examples, the accuracy of a global model jumps by two points from round to round; with five
-pairs it does not.
+Draws come in mirrored (antithetic) pairs, θ = μ ± σ·g. Each draw still has the distribution v, so the
+estimate stays unbiased; but what the noise adds to first order cancels within a pair. With ten independent
+draws, the same for all test examples, the accuracy of a global model jumps by two points from round to
+round; with five pairs it does not.
 """
 
 from collections.abc import Mapping
@@ -37,6 +37,8 @@ def predictive(
 ) -> Tensor:
     """Class probabilities p(y | x), averaged over `samples` draws θ ~ v, shape (n, classes)."""
     buffers = dict(network.named_buffers()) if buffers is None else buffers
+    if samples < 1:
+        raise ValueError(f"The predictive takes at least one sample, not {samples}.")
     draws = 1 if isinstance(family, Point) else samples  # all draws of a point are the same
     draw = family.sample(v, generator)
     total = outputs(network, draw.theta, x, buffers).softmax(-1)

@@ -9,12 +9,13 @@ Different from the paper: `personal_steps` may repeat the step on q before the s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bayes_core.batches import minibatches
 from bayes_core.families import Gaussian
 from bayes_core.flat import Shapes, buffers_of, shapes_of, unflatten
 from bayes_core.likelihoods import Likelihood, categorical
@@ -42,7 +43,7 @@ class Personal:
     q: Tensor
     q_memory: Memory
     w_memory: Memory
-    buffers: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor]  # batch-norm statistics and the like; empty only if the network has none
 
     @classmethod
     def start(cls, w: Tensor, network: nn.Module, optimizer: str) -> "Personal":
@@ -71,7 +72,10 @@ def client_update(
     generator: torch.Generator,
     likelihood: Likelihood = categorical,
 ) -> Updated:
-    """R × (step on q, step on w), from `personal` and the server's `w`; its inputs are not changed."""
+    """R × (step on q, step on w), from `personal` and the server's `w`; its inputs are not changed.
+
+    The network is left in training mode. One with dropout draws from torch's global stream.
+    """
     n = len(x)
     b = min(recipe.batch_size, n)
     shapes = shapes_of(network)
@@ -82,8 +86,7 @@ def client_update(
     loss = torch.zeros((), device=q.device)
 
     network.train()
-    for _ in range(recipe.local_steps):
-        batch = torch.randperm(n, generator=generator, device=x.device)[:b]
+    for batch in minibatches(n, b, recipe.local_steps, generator):
         x_batch, y_batch = x[batch], y[batch]
         for _ in range(recipe.personal_steps):
             gradient = family.kl_gradient_q(q, w).mul_(recipe.zeta)

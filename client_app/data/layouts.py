@@ -61,8 +61,8 @@ def _held_classes(classes: int, clients: int, seed: int) -> np.ndarray:
 
     The half circles start at N even distances, as in the public generators of pFedMe and pFedBayes (five
     labels from the client's number on); the seed draws which client gets which. Halves drawn at random would
-    put confusable classes (4, 7 and 9) into one client under one seed and apart under the next, and a method's
-    accuracy would differ by a point between seeds for that reason only.
+    put confusable classes (4, 7 and 9) into one client under one seed and apart under the next, and a
+    method's accuracy would differ by a point between seeds for that reason only.
     """
     circle = classes * clients
     starts = _generator(seed, "labels", "starts").permutation(clients)[:, None] * classes
@@ -119,7 +119,9 @@ def mixed(
     return shares
 
 
-def _deal(y: np.ndarray, wants: np.ndarray, words: tuple[object, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _deal(
+    y: np.ndarray, wants: np.ndarray, words: tuple[int | str, ...]
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Each client's (train, test) indices, where `wants[client, label]` is how many it takes of each.
 
     Class by class the pool is shuffled and the clients take consecutive blocks, so nothing is dealt twice.
@@ -164,5 +166,5 @@ def _blocks(clients: int, groups: int) -> list[list[int]]:
     return [block.tolist() for block in np.array_split(np.arange(clients), groups)]
 
 
-def _generator(seed: object, *words: object) -> np.random.Generator:
-    return np.random.default_rng(seed_of(seed, "layout", *words))
+def _generator(*words: int | str) -> np.random.Generator:
+    return np.random.default_rng(seed_of("layout", *words))

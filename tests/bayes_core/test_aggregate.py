@@ -1,0 +1,90 @@
+"""The server's arithmetic on numbers made by hand, and against a numeric optimiser."""
+
+import itertools
+
+import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
+from torch.nn.functional import softplus
+
+from bayes_core.aggregate import extrapolate, inverse_softplus, mean, moments
+
+UPLOADS = [torch.tensor([[1.0, 2.0], [-2.0, -1.0]]), torch.tensor([[3.0, 6.0], [-4.0, -2.0]])]
+
+
+def test_mean_by_hand() -> None:
+    assert mean(UPLOADS).tolist() == [[2.0, 4.0], [-3.0, -1.5]]
+    assert mean(UPLOADS, [3, 1]).tolist() == [[1.5, 3.0], [-2.5, -1.25]]
+    assert mean(UPLOADS, [0, 5]).tolist() == UPLOADS[1].tolist()
+    assert mean(UPLOADS).dtype == torch.float32
+
+
+def test_moments_by_hand() -> None:
+    # σ = 3 and 4 at μ = 0 and 2: σ_w² = (9 + 16)/2 + 1 = 13.5
+    rho = inverse_softplus(torch.tensor([3.0, 4.0]))
+    got = moments([torch.stack([torch.tensor([mu]), rho[i : i + 1]]) for i, mu in enumerate((0.0, 2.0))])
+    assert got[0].item() == 1.0
+    assert softplus(got[1]).item() ** 2 == pytest.approx(13.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 3.0, 4.0]])
+def test_moments_minimise_the_sum_of_kls(weights: list[float] | None) -> None:
+    torch.manual_seed(0)
+    uploads = [torch.stack([torch.randn(3), torch.randn(3) - 1]) for _ in range(4)]
+    w = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    search = torch.optim.LBFGS([w], max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+
+    def objective() -> torch.Tensor:
+        search.zero_grad()
+        target = Normal(w[0], softplus(w[1]))
+        kls = [kl_divergence(Normal(u[0].double(), softplus(u[1].double())), target).sum() for u in uploads]
+        total = sum(a * kl for a, kl in zip(weights or [1.0] * 4, kls, strict=True))
+        total.backward()
+        return total
+
+    search.step(objective)
+    torch.testing.assert_close(moments(uploads, weights).double(), w.detach(), rtol=0, atol=1e-4)
+
+
+def test_extrapolate_by_hand() -> None:
+    w, target = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, -3.0]])
+    assert extrapolate(w, target, 0.5).tolist() == [[2.0, -2.5]]
+    assert extrapolate(w, target, 1.5).tolist() == [[4.0, -3.5]]
+
+
+def test_extrapolate_is_exact_at_zero_and_one() -> None:
+    w, target = torch.randn(2, 2, 1000, generator=torch.Generator().manual_seed(0))
+    target = target * 1e-6  # far apart in size: 1·(target − w) + w would lose target's digits
+    assert torch.equal(extrapolate(w, target, 0.0), w)
+    assert torch.equal(extrapolate(w, target, 1.0), target)
+
+
+def test_inverse_softplus_round_trip() -> None:
+    sigma = torch.tensor([1e-4, 1e-2, 0.5, 1.0, 19.0, 21.0, 50.0, 1e4])
+    torch.testing.assert_close(softplus(inverse_softplus(sigma)), sigma, rtol=2e-6, atol=0)
+    torch.testing.assert_close(softplus(inverse_softplus(sigma.double())), sigma.double(), rtol=1e-8, atol=0)
+    assert inverse_softplus(torch.tensor(1.0)).item() == pytest.approx(0.541324854612918, rel=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", [mean, moments])
+def test_the_order_of_uploads_does_not_matter(aggregation) -> None:
+    torch.manual_seed(0)
+    uploads = [torch.stack([0.1 * torch.randn(50), -2.5 + 0.1 * torch.randn(50)]) for _ in range(4)]
+    results = [aggregation(list(order)) for order in itertools.permutations(uploads)]
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("aggregation", [mean, moments])
+def test_what_cannot_be_aggregated_is_said(aggregation) -> None:
+    with pytest.raises(ValueError, match="no uploads"):
+        aggregation([])
+    for weights in ([1.0], [1.0, -1.0], [0.0, 0.0]):
+        with pytest.raises(ValueError, match="Weights"):
+            aggregation(UPLOADS, weights)
+
+
+@pytest.mark.parametrize("aggregation", [mean, moments])
+def test_uploads_are_not_changed(aggregation) -> None:
+    before = [upload.clone() for upload in UPLOADS]
+    aggregation(UPLOADS, [1.0, 2.0])
+    assert all(torch.equal(now, then) for now, then in zip(UPLOADS, before, strict=True))
