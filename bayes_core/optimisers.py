@@ -29,34 +29,44 @@ class Memory:
 class Optimiser:
     """Takes steps in place on `parameters`; `memory()` gives what must be kept."""
 
-    def __init__(self, parameters: Tensor, memory: Memory, optimizer: str, lr: float) -> None:
+    def __init__(
+        self, parameters: Tensor, memory: Memory, optimizer: str, lr: float, lr_third: float | None = None
+    ) -> None:
         if optimizer not in OPTIMIZERS or (optimizer == "adam") != (memory.moments.numel() > 0):
             raise ValueError(
                 f"No optimiser {optimizer!r} with this memory; there are {' and '.join(OPTIMIZERS)}."
             )
         self.parameters = parameters
         self.optimizer = optimizer
-        self.lr = lr
+        self.slices = [(slice(None), lr)]
+        if lr_third is not None and lr_third != lr and len(parameters) > 2:
+            self.slices = [(slice(0, 2), lr), (slice(2, None), lr_third)]  # λ has a rate of its own
         self.moments = memory.moments.clone()
         self.steps = torch.tensor(float(memory.steps), device=parameters.device)
 
     def step(self, gradient: Tensor) -> None:
-        if self.optimizer == "sgd":
-            self.parameters.add_(gradient, alpha=-self.lr)
-            self.steps += 1
-            return
+        counts = [self.steps.clone() for _ in self.slices]
+        for (rows, lr), count in zip(self.slices, counts, strict=True):
+            if self.optimizer == "sgd":
+                self.parameters[rows].add_(gradient[rows], alpha=-lr)
+            else:
+                self._adam(self.parameters[rows], gradient[rows], self.moments[:, rows], count, lr)
+        self.steps += 1
+
+    @staticmethod
+    def _adam(parameters: Tensor, gradient: Tensor, moments: Tensor, steps: Tensor, lr: float) -> None:
         adam(
-            [self.parameters],
+            [parameters],
             [gradient],
-            [self.moments[0]],
-            [self.moments[1]],
+            [moments[0]],
+            [moments[1]],
             [],
-            [self.steps],
+            [steps],  # counted up by the kernel
             fused=True,
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=self.lr,
+            lr=lr,
             weight_decay=0.0,
             eps=1e-8,
             maximize=False,

@@ -40,11 +40,11 @@ def predictive(
     if samples < 1:
         raise ValueError(f"The predictive takes at least one sample, not {samples}.")
     draws = 1 if isinstance(family, Point) else samples  # all draws of a point are the same
-    draw = family.sample(v, generator)
-    total = outputs(network, draw.theta, x, buffers).softmax(-1)
+    noise = family.noise(v, generator)
+    total = outputs(network, family.place(v, noise).theta, x, buffers).softmax(-1)
     for number in range(1, draws):
-        draw = family.mirrored(v, draw) if number % 2 else family.sample(v, generator)
-        total += outputs(network, draw.theta, x, buffers).softmax(-1)
+        noise = noise.mirrored() if number % 2 else family.noise(v, generator)
+        total += outputs(network, family.place(v, noise).theta, x, buffers).softmax(-1)
     return total / draws
 
 

@@ -8,7 +8,7 @@ and of w, with q held fixed: Ω_w(w) = KL(q ‖ w). The likelihood is the sum ov
 Different from the paper: `personal_steps` may repeat the step on q before the step on w.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayes_core.batches import minibatches
-from bayes_core.families import Gaussian
+from bayes_core.families import Family, Gaussian, Noise, SpikeSlab
 from bayes_core.flat import Shapes, buffers_of, shapes_of, unflatten
 from bayes_core.likelihoods import Likelihood, categorical
 from bayes_core.optimisers import Memory, Optimiser
@@ -34,20 +34,21 @@ class Recipe:
     optimizer: str = "adam"
     lr_personal: float = 0.001  # η₁
     lr_global: float = 0.001  # η₂
+    lr_lambda: float = 0.001  # of λ's logit, in q and in w
 
 
 @dataclass(frozen=True)
 class Personal:
     """What a client keeps from round to round, and never sends."""
 
-    q: Tensor
+    q: Tensor  # in the family's `free` coordinates
     q_memory: Memory
     w_memory: Memory
     buffers: dict[str, Tensor]  # batch-norm statistics and the like; empty only if the network has none
 
     @classmethod
     def start(cls, w: Tensor, network: nn.Module, optimizer: str) -> "Personal":
-        """A client without a past begins at the global distribution."""
+        """A client without a past begins at the global distribution (in `free` coordinates)."""
         blank = Memory.blank(w, optimizer)
         return cls(w.clone(), blank, blank, buffers_of(network))
 
@@ -63,7 +64,7 @@ class Updated:
 
 def client_update(
     network: nn.Module,
-    family: Gaussian,
+    family: Gaussian | SpikeSlab,
     personal: Personal,
     w: Tensor,
     x: Tensor,
@@ -71,6 +72,7 @@ def client_update(
     recipe: Recipe,
     generator: torch.Generator,
     likelihood: Likelihood = categorical,
+    gates: torch.Generator | None = None,
 ) -> Updated:
     """R × (step on q, step on w), from `personal` and the server's `w`; its inputs are not changed.
 
@@ -80,18 +82,19 @@ def client_update(
     b = min(recipe.batch_size, n)
     shapes = shapes_of(network)
     buffers = {name: buffer.clone() for name, buffer in personal.buffers.items()}
-    q, w = personal.q.clone(), w.clone()
-    q_optimiser = Optimiser(q, personal.q_memory, recipe.optimizer, recipe.lr_personal)
-    w_optimiser = Optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global)
+    q, w = personal.q.clone(), family.free(w).clone()
+    q_optimiser = Optimiser(q, personal.q_memory, recipe.optimizer, recipe.lr_personal, recipe.lr_lambda)
+    w_optimiser = Optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global, recipe.lr_lambda)
     loss = torch.zeros((), device=q.device)
 
+    noise = mirrored_pairs(family, q, generator, gates)
     network.train()
     for batch in minibatches(n, b, recipe.local_steps, generator):
         x_batch, y_batch = x[batch], y[batch]
         for _ in range(recipe.personal_steps):
             gradient = family.kl_gradient_q(q, w).mul_(recipe.zeta)
             for _ in range(recipe.mc_samples):
-                draw = family.sample(q, generator)
+                draw = family.place(q, next(noise))
                 value, at_theta = nll_gradient(
                     network, shapes, draw.theta, buffers, x_batch, y_batch, likelihood
                 )
@@ -103,7 +106,21 @@ def client_update(
 
     draws = recipe.local_steps * recipe.personal_steps * recipe.mc_samples
     kept = Personal(q, q_optimiser.memory(), w_optimiser.memory(), buffers)
-    return Updated(kept, w, float(loss) / draws)
+    return Updated(kept, family.bound(w), float(loss) / draws)
+
+
+def mirrored_pairs(
+    family: Family, v: Tensor, generator: torch.Generator, gates: torch.Generator | None
+) -> Iterator[Noise]:
+    """Noise for one draw after the other, every second one the mirror image of the one before.
+
+    Each is N(0, 1) and each gradient unbiased; but in two steps that follow each other the noise cancels to
+    first order, which a draw of its own for every step does not do, at half the cost.
+    """
+    while True:
+        noise = family.noise(v, generator, gates)
+        yield noise
+        yield noise.mirrored()
 
 
 def nll_gradient(

@@ -84,9 +84,7 @@ class Settings(BaseModel):
 
     dataset: Annotated[str, _takes("digits, mnist or fmnist", min_length=1)]
     data_dir: Annotated[str, _takes("a folder", min_length=1)]
-    layout: Annotated[
-        Literal["labels", "iid", "rotated", "mixed"], _takes("labels, iid, rotated or mixed")
-    ]
+    layout: Annotated[Literal["labels", "iid", "rotated", "mixed"], _takes("labels, iid, rotated or mixed")]
     groups: Annotated[int, _takes("2, 3 or 4 (rotations by 360°/groups)", ge=2, le=4)]
     size: Annotated[str, _takes("small, medium, large, or counts per class such as 50+950"), _matches(SIZE)]
     model: Annotated[Literal["dnn", "vgg"], _takes("dnn or vgg")]

@@ -92,7 +92,7 @@ def test_gradients_of_the_kl_vanish_exactly_where_q_is_w(rho: float) -> None:
 def test_a_draw_has_the_stated_mean_and_standard_deviation() -> None:
     draws, mu, sigma = 200_000, 0.3, 0.05
     v = GAUSSIAN.init(torch.full((draws,), mu), math.log(math.expm1(sigma)))
-    theta, g = GAUSSIAN.sample(v, torch.Generator().manual_seed(0))
+    theta, g, *_ = GAUSSIAN.sample(v, torch.Generator().manual_seed(0))
     # five standard errors: of a mean sd/√n, of a standard deviation sd/√(2n)
     for values, mean, sd in ((theta, mu, sigma), (g, 0.0, 1.0)):
         assert values.mean().item() == pytest.approx(mean, abs=5 * sd / math.sqrt(draws))
@@ -103,7 +103,7 @@ def test_a_draw_has_the_stated_mean_and_standard_deviation() -> None:
 
 def test_theta_is_mu_plus_sigma_g_for_the_returned_g() -> None:
     v = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
-    theta, g = GAUSSIAN.sample(v, torch.Generator().manual_seed(1))
+    theta, g, *_ = GAUSSIAN.sample(v, torch.Generator().manual_seed(1))
     mu, noise = v[0].double(), (softplus(v[1]).double() * g.double())
     # exact up to float32's last bit: a fused multiply-add rounds once, a product and a sum twice
     assert ((theta - (mu + noise)).abs() <= 2**-23 * (mu.abs() + noise.abs())).all()

@@ -1,0 +1,5 @@
+"""The one exception that the command's own parts raise on purpose."""
+
+
+class CommandError(Exception):
+    """Something the user can put right; its text is one sentence, shown without a traceback."""

@@ -1,0 +1,112 @@
+"""The personal state on disk: which state a round starts from, crashes, damage, strangers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from client_app import store as module
+from client_app.store import Store
+
+
+def state(number: float) -> dict[str, torch.Tensor]:
+    return {"q": torch.full((2, 3), number)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "run" / "site", "uuid-1", durable=True)
+
+
+def trained(store: Store, server_round: int) -> float:
+    """What a client does in a round: start from the right state, save the next."""
+    before = store.load(before=server_round)
+    start = float(before.tensors["q"][0, 0]) if before else 0.0
+    store.save(server_round, state(start + server_round), before)
+    return start
+
+
+def test_rounds_follow_each_other(store: Store) -> None:
+    assert [trained(store, number) for number in (1, 2, 5)] == [0, 1, 3]
+    latest = store.load(before=6)
+    assert latest and latest.round == 5 and float(latest.tensors["q"][0, 0]) == 8
+
+
+def test_a_repeated_round_starts_where_it_started_before(store: Store) -> None:
+    for number in (1, 2, 3):
+        trained(store, number)
+    assert trained(store, 3) == trained(store, 3) == 3, "1 + 2, however often"
+    assert trained(store, 4) == 6
+
+
+def test_a_client_without_a_past_has_no_state(store: Store) -> None:
+    assert store.load(before=9) is None and store.notes == []
+    trained(store, 4)
+    assert store.load(before=4) is None, "round 4 repeated: nothing came before it"
+
+
+@pytest.mark.parametrize("crash_at", ["write", "link", "first rename", "second rename"])
+def test_a_crash_leaves_the_previous_or_the_new_state(
+    store: Store, monkeypatch: pytest.MonkeyPatch, crash_at: str
+) -> None:
+    for number in (1, 2):
+        trained(store, number)
+
+    class Crash(BaseException):
+        pass
+
+    renames = []
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    def rename(path: Path, target: Path) -> Path:
+        renames.append(path)
+        if len(renames) == (1 if crash_at == "first rename" else 2):
+            raise Crash
+        return original(path, target)
+
+    original = Path.replace
+    with monkeypatch.context() as patch:
+        if crash_at == "write":
+            patch.setattr(module.os, "fsync", crash)
+        elif crash_at == "link":
+            patch.setattr(module.os, "link", crash)
+        else:
+            patch.setattr(Path, "replace", rename)
+        with pytest.raises(Crash):
+            trained(store, 3)
+    again = Store(store.folder, "uuid-1", durable=True)
+    assert trained(again, 3) == 3 and trained(again, 4) == 6 and again.notes == []
+
+
+def test_a_damaged_file_is_reported_by_name_and_set_aside(store: Store) -> None:
+    for number in (1, 2):
+        trained(store, number)
+    file = store.folder / "personal.safetensors"
+    file.write_bytes(file.read_bytes()[:-5])
+    assert trained(store, 3) == 1, "the state before the damaged one is still good"
+    assert "personal.safetensors is damaged" in store.notes[0]
+    assert str(store.folder) not in store.notes[0], "a site's paths stay at the site"
+    assert (store.folder / "personal.safetensors.damaged").exists()
+
+
+def test_another_run_of_the_same_name_never_overwrites(store: Store) -> None:
+    for number in (1, 2):
+        trained(store, number)
+    other = Store(store.folder, "uuid-2", durable=False)
+    assert trained(other, 1) == 0
+    assert "belongs to another run of the same name" in other.notes[0]
+    kept = store.folder / "personal.safetensors.of-uuid-1"
+    assert kept.exists()
+    kept.replace(store.folder / "personal.safetensors")
+    assert trained(store, 3) == 3, "the first run's state came through"
+
+
+def test_everything_comes_back_as_it_was(store: Store) -> None:
+    tensors = {"q": torch.randn(2, 5), "steps": torch.tensor([7, 3]), "buffer.running_mean": torch.ones(4)}
+    store.save(1, tensors, None)
+    loaded = store.load(before=2)
+    assert loaded and loaded.tensors.keys() == tensors.keys()
+    assert all(torch.equal(loaded.tensors[name], tensors[name]) for name in tensors)
+    assert loaded.tensors["steps"].dtype == torch.int64
