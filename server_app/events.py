@@ -5,13 +5,15 @@ Events: start, round, evaluated, warning, error, finished.
 """
 
 import json
+import sys
 from typing import Any
 
 PREFIX = "FEDBAYES "
 
 
 def emit(event: str, **fields: Any) -> None:
-    print(PREFIX + json.dumps({"event": event, **fields}), flush=True)
+    sys.stdout.write(f"{PREFIX}{json.dumps({'event': event, **fields})}\n")  # one write: lines stay whole
+    sys.stdout.flush()
 
 
 def parse(line: str) -> dict[str, Any] | None:
@@ -20,7 +22,7 @@ def parse(line: str) -> dict[str, Any] | None:
     if start < 0:
         return None
     try:
-        event: dict[str, Any] = json.loads(line[start + len(PREFIX) :])
+        event: dict[str, Any] = json.JSONDecoder().raw_decode(line[start + len(PREFIX) :])[0]
     except json.JSONDecodeError:
         return None
     return event

@@ -111,8 +111,8 @@ def test_theta_is_mu_plus_sigma_g_for_the_returned_g() -> None:
 
 def test_a_mirrored_draw_lies_as_far_on_the_other_side() -> None:
     v = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
-    draw = GAUSSIAN.sample(v, torch.Generator().manual_seed(1))
-    mirrored = GAUSSIAN.mirrored(v, draw)
+    noise = GAUSSIAN.noise(v, torch.Generator().manual_seed(1))
+    draw, mirrored = GAUSSIAN.place(v, noise), GAUSSIAN.place(v, noise.mirrored())
     assert torch.equal(mirrored.g, -draw.g)
     torch.testing.assert_close(mirrored.theta, v[0] - softplus(v[1]) * draw.g, rtol=1e-5, atol=1e-6)
 

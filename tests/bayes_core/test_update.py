@@ -43,12 +43,14 @@ def normal(v: Tensor) -> Normal:
 def by_hand(q, w, q_steps, w_steps, x, y, recipe: Recipe, random: torch.Generator) -> float:
     """The paper's box through autograd, in float64, on leaves q and w; gives the loss."""
     n, b, losses = len(x), min(recipe.batch_size, len(x)), []
+    noise: list[Tensor] = []
     for batch in minibatches(n, b, recipe.local_steps, random):
         for _ in range(recipe.personal_steps):
             nlls = []
             for _ in range(recipe.mc_samples):
-                g = torch.empty(26).normal_(generator=random).double()
-                theta = q[0] + softplus(q[1]) * g
+                second = len(noise) % 2  # every second draw mirrors the one before
+                noise.append(-noise[-1] if second else torch.empty(26).normal_(generator=random).double())
+                theta = q[0] + softplus(q[1]) * noise[-1]
                 hidden = torch.tanh(x[batch] @ theta[:12].view(4, 3).T + theta[12:16])
                 logits = hidden @ theta[16:24].view(2, 4).T + theta[24:]
                 nlls.append(-Categorical(logits=logits).log_prob(y[batch]).sum())

@@ -145,7 +145,7 @@ def test_a_run_without_enough_clients_ends_saved(federate: Federate) -> None:
         late = message.metadata.message_type == "train" and message.content["exchange"]["round"] == 3
         return None if late else reply
 
-    with pytest.raises(StrategyError, match="Round 3: fewer than 1 usable replies.*up to 2 are saved"):
+    with pytest.raises(StrategyError, match=r"Round 3: fewer than 1 usable replies.*up to 2 are saved"):
         federate(interfere=interfere)
     run = federate.latest  # type: ignore[attr-defined]
     assert run.state == "failed" and [row["round"] for row in run.rows] == ["0", "1"]

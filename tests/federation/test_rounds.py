@@ -139,7 +139,7 @@ def test_too_many_clients_per_round(federate: Federate) -> None:
 def test_two_sites_of_one_name_stop_the_run(federate: Federate) -> None:
     config = Settings.parse(defaults() | {"size": "4+4"}).as_config()
     nodes = [{"partition-id": i, "num-partitions": 3, "site-id": name} for i, name in enumerate("aba")]
-    with pytest.raises(StrategyError, match='Two nodes .* call themselves site "a"'):
+    with pytest.raises(StrategyError, match=r'Two nodes .* call themselves site "a"'):
         federate(grid=InProcessGrid(config, 3, node_configs=nodes))
 
 
@@ -155,7 +155,7 @@ def test_a_site_with_another_model_is_named(federate: Federate) -> None:
         return reply
 
     grid.interfere = other_model  # type: ignore[assignment]
-    with pytest.raises(StrategyError, match='Sites "0" and "2" have different models: .*feedface'):
+    with pytest.raises(StrategyError, match=r'Sites "0" and "2" have different models: .*feedface'):
         federate(grid=grid)
 
 
