@@ -22,19 +22,24 @@ def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> T
 
 
 def moments(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """The Gaussian w that minimises Σ KL(q_i ‖ w): the paper's lemma.
+    """The w that minimises Σ KL(q_i ‖ w): the paper's lemma, for either family.
 
-    μ_w = mean μ_i, σ_w² = mean[σ_i² + (μ_i − μ_w)²].
+    μ_w = Σ λ_i μ_i / Σ λ_i, σ_w² = Σ λ_i [σ_i² + (μ_i − μ_w)²] / Σ λ_i, λ_w = mean λ_i. A Gaussian has λ_i = 1.
     """
+    rows = [upload.double() for upload in uploads]
     shares = _shares(uploads, weights)
-    mu = torch.zeros_like(uploads[0][0], dtype=torch.float64)
-    for upload, share in zip(uploads, shares, strict=True):
-        mu.add_(upload[0].double(), alpha=share)
-    variance = torch.zeros_like(mu)
-    for upload, share in zip(uploads, shares, strict=True):
-        row_mu, row_rho = upload.double()
-        variance.add_(softplus(row_rho).square() + (row_mu - mu).square(), alpha=share)
-    return torch.stack([mu, inverse_softplus(variance.sqrt())]).float()
+    gates = [
+        share * (row[2] if len(row) == 3 else torch.ones_like(row[0]))
+        for row, share in zip(rows, shares, strict=True)
+    ]
+    total = torch.stack(gates).sum(0).clamp_min_(1e-300)
+    mu, variance = torch.zeros_like(rows[0][0]), torch.zeros_like(rows[0][0])
+    for row, gate in zip(rows, gates, strict=True):
+        mu.addcmul_(row[0], gate / total)
+    for row, gate in zip(rows, gates, strict=True):
+        variance.addcmul_(softplus(row[1]).square() + (row[0] - mu).square(), gate / total)
+    slab = torch.stack([mu, inverse_softplus(variance.sqrt())])
+    return (slab if len(rows[0]) == 2 else torch.cat([slab, total[None]])).float()
 
 
 def extrapolate(w: Tensor, target: Tensor, beta: float) -> Tensor:

@@ -112,8 +112,8 @@ class Gaussian(Family):
             return f"a ρ beyond ±{RHO_LIMIT:g}"
         return None
 
-    def init(self, mu: Tensor, rho_init: float = -2.5) -> Tensor:
-        """The start of every distribution: an ordinary network's weights, all equally uncertain."""
+    def init(self, mu: Tensor, rho_init: float = -2.5, lambda_init: float = 1.0) -> Tensor:
+        """The start: an ordinary network's weights, all equally uncertain (and λ = 1, always)."""
         return torch.stack([mu, torch.full_like(mu, rho_init)])
 
     def noise(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Noise:
@@ -264,3 +264,8 @@ class SpikeSlab(Family):
 def bernoulli_kl(q: Tensor, w: Tensor) -> Tensor:
     """KL(Bern q ‖ Bern w), with 0·log 0 = 0."""
     return torch.xlogy(q, q) - torch.xlogy(q, w) + torch.xlogy(1 - q, 1 - q) - torch.xlogy(1 - q, 1 - w)
+
+
+def build_family(name: str, temperature: float, lambda_init: float) -> Gaussian | SpikeSlab:
+    """The family of this name; with λ_init = 1 a spike-and-slab's gate is off."""
+    return Gaussian() if name == "gaussian" else SpikeSlab(temperature, gated=lambda_init < 1)

@@ -98,6 +98,7 @@ def _measure(
     x, y = site.data.x_test, site.data.y_test
     buffers = buffers_in(state)
     tallies: dict[str, MetricRecord] = {}
+    nonzero: dict[str, float] = {}  # of sparse models
 
     def note(name: str, probabilities: Tensor) -> None:
         tallies[name] = MetricRecord(dict(tally(probabilities, y)))
@@ -109,4 +110,8 @@ def _measure(
             predictive(site.network, method.family, v, x, settings.eval_samples, generator, buffers),
         )
         note(f"{name}_point", point_probabilities(site.network, method.family, v, x, buffers))
+        if (ratio := method.family.nonzero(method.family.bound(v))) is not None:
+            nonzero[name] = ratio
+    if nonzero:
+        tallies["nonzero"] = MetricRecord(dict(nonzero))
     return tallies

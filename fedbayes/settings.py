@@ -58,6 +58,9 @@ class Settings(BaseModel):
     )
 
     method: Annotated[str, _takes("the name of a method, such as pfedbayes or fedavg"), _matches(METHOD)]
+    family: Annotated[
+        Literal["gaussian", "spike-slab"], _takes("gaussian or spike-slab (for methods that leave it open)")
+    ]
     rounds: Count
     clients_per_round: Natural
     train_all: Switch
@@ -71,10 +74,14 @@ class Settings(BaseModel):
     optimizer: Annotated[Literal["adam", "sgd"], _takes("adam or sgd")]
     lr_personal: Positive
     lr_global: Positive
+    lr_lambda: Positive
     rho_init: Annotated[float, _takes("a number between -20 and 20", ge=-20, le=20)]
+    lambda_init: Annotated[float, _takes("a number above 0 and at most 1", gt=0, le=1)]
+    temperature: Positive
     personal_init: Annotated[Literal["keep", "reset"], _takes("keep or reset")]
     proximal: NonNegative
 
+    clusters: Natural
     beta: NonNegative
     aggregation: Annotated[Literal["mean", "moments"], _takes("mean or moments")]
     weighting: Annotated[Literal["uniform", "examples"], _takes("uniform or examples")]
@@ -85,7 +92,7 @@ class Settings(BaseModel):
     dataset: Annotated[str, _takes("digits, mnist or fmnist", min_length=1)]
     data_dir: Annotated[str, _takes("a folder", min_length=1)]
     layout: Annotated[Literal["labels", "iid", "rotated", "mixed"], _takes("labels, iid, rotated or mixed")]
-    groups: Annotated[int, _takes("2, 3 or 4 (rotations by 360°/groups)", ge=2, le=4)]
+    groups: Annotated[int, _takes("2 or 4 (3 is no multiple of 90°)", ge=2, le=4)]
     size: Annotated[str, _takes("small, medium, large, or counts per class such as 50+950"), _matches(SIZE)]
     model: Annotated[Literal["dnn", "vgg"], _takes("dnn or vgg")]
 

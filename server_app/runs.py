@@ -131,6 +131,10 @@ class RunFolder:
         _append(self.path / "clients.csv", CLIENT_COLUMNS, clients)
         _append(self.path / "rounds.csv", ROUND_COLUMNS, [row])
 
+    def keep(self, name: str, evidence: Mapping[str, Any]) -> None:
+        """NAME.json: what a method found out on the way, for the report."""
+        replace_file(self.path / f"{name}.json", json.dumps({"format": FORMAT, **evidence}).encode())
+
     def save_checkpoint(
         self, server_round: int, tensors: Mapping[str, Tensor], memory: Mapping[str, Any]
     ) -> None:

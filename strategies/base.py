@@ -38,6 +38,8 @@ class Journal(Protocol):
 
     def append(self, row: Columns, clients: Sequence[Columns]) -> None: ...
 
+    def keep(self, name: str, evidence: Mapping[str, Any]) -> None: ...
+
     def save_checkpoint(
         self, server_round: int, tensors: Mapping[str, Tensor], memory: Mapping[str, Any]
     ) -> None: ...
@@ -95,6 +97,7 @@ class PersonalStrategy(Strategy):
         self.tensors: dict[str, Tensor] = {}  # all the server knows: what a checkpoint holds
         self.attempt = 0
         self._exchange = Exchange({}, [], 0.0)
+        self._aggregated: list[Upload] = []
 
     # ------------------------------------------------------------------ a method's own part
 
@@ -105,11 +108,32 @@ class PersonalStrategy(Strategy):
     def aggregate(self, uploads: Sequence[Upload]) -> None:
         """w ← (1−β)·w + β·mean of the uploads."""
         target = self.combine([upload.w for upload in uploads], self.weights(uploads))
-        self.tensors["w"] = extrapolate(self.tensors["w"], target, self.settings.beta)
+        self.tensors["w"] = self.towards(self.tensors["w"], target)
 
     def combine(self, uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
         """The paper's mean, unless a method offers another."""
         return mean(uploads, weights)
+
+    def towards(self, v: Tensor, target: Tensor) -> Tensor:
+        """The (1−β) extrapolation, within the family."""
+        return self.family.after_extrapolation(extrapolate(v, target, self.settings.beta))
+
+    def prepare(self, grid: Grid, journal: Journal) -> Row:
+        """What comes before round 1; gives row 0."""
+        return Row({"round": 0})
+
+    def check_report(self, report: Mapping[str, Any]) -> None:
+        """BadReply for an upload whose numbers a method cannot use."""
+
+    def describe(self, row: Row, uploads: Sequence[Upload]) -> None:
+        """Add a method's own columns to the row of a round."""
+
+    def memory(self) -> dict[str, Any]:
+        """What else a method must know after a resume; JSON."""
+        return {}
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """The reverse of `memory`."""
 
     def weights(self, uploads: Sequence[Upload]) -> list[float] | None:
         """None for the paper's unweighted mean."""
@@ -122,7 +146,11 @@ class PersonalStrategy(Strategy):
         """All rounds after the one that `memory`, a checkpoint's, speaks of; then the closing exchange."""
         done = int(memory.get("round", 0))
         closed = bool(memory.get("closed"))  # that checkpoint had ended the run, which now goes on
-        row = Row(memory.get("row", {"round": 0}), memory.get("clients", {}))
+        if memory:
+            self.remember(memory["method"])
+            row = Row(memory["row"], memory["clients"])
+        else:
+            row = self.prepare(grid, journal)
         for server_round in range(done + 1, self.settings.rounds + 1):
             due = (server_round - 1) % self.settings.eval_every == 0 or (closed and server_round == done + 1)
             next_row = self._train(grid, server_round, due)
@@ -130,7 +158,7 @@ class PersonalStrategy(Strategy):
                 self._measure(row)
             journal.append(row.columns, row.client_rows())
             row = next_row
-            self._checkpoint(journal, row, closed=False)
+            self.checkpoint(journal, row, closed=False)
             self.tell("round", rounds=self.settings.rounds, **row.columns)
         if done == self.settings.rounds and closed:
             return
@@ -139,7 +167,7 @@ class PersonalStrategy(Strategy):
         self.aggregate_evaluate(last + 1, self._send(grid, messages))
         self._measure(row)
         journal.append(row.columns, row.client_rows())
-        self._checkpoint(journal, row, closed=True)
+        self.checkpoint(journal, row, closed=True)
 
     def _train(self, grid: Grid, server_round: int, due: bool) -> Row:
         """Exchange t, repeated while too few replies can be used; what is known of row t already."""
@@ -164,12 +192,13 @@ class PersonalStrategy(Strategy):
         row.add_measures(pooled, each)
         self.tell("evaluated", round=row.columns["round"], rounds=self.settings.rounds, **pooled)
 
-    def _checkpoint(self, journal: Journal, row: Row, closed: bool) -> None:
+    def checkpoint(self, journal: Journal, row: Row, closed: bool) -> None:
         memory = {
             "round": row.columns["round"],
             "row": row.columns,
             "clients": row.clients,
             "closed": closed,
+            "method": self.memory(),
         }
         journal.save_checkpoint(row.columns["round"], self.tensors, memory)
 
@@ -201,6 +230,7 @@ class PersonalStrategy(Strategy):
         if len(uploads) < self._quorum():
             return None, None
         self.aggregate(uploads)
+        self._aggregated = uploads
         return ArrayRecord(), MetricRecord({"clients_ok": len(uploads)})
 
     def configure_evaluate(
@@ -269,6 +299,7 @@ class PersonalStrategy(Strategy):
             try:
                 w = read_upload(content, "w", self.family, self._like())
                 report = dict(content["report"]) if "report" in content else {}
+                self.check_report(report)
                 uploads.append(Upload(site, w, self.roster.sites[site].n_train, report))
             except BadReply as error:
                 replies.failures[site] = str(error)
@@ -306,4 +337,6 @@ class PersonalStrategy(Strategy):
             "bytes_up": sum(array_bytes(content) for content in current.replies.content.values()),
             "bytes_down": sum(array_bytes(message.content) for message in current.messages.values()),
         }
-        return Row(columns, clients)
+        row = Row(columns, clients)
+        self.describe(row, self._aggregated)
+        return row

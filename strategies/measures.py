@@ -7,6 +7,8 @@ with the Monte-Carlo predictive and as its posterior-mean network (`pm_point`, `
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flwr.app import MetricRecord
+
 from bayes_core.metrics import add, summarise
 from strategies.exchange import BadReply, Replies, read_tally
 
@@ -31,7 +33,21 @@ def measure(replies: Replies) -> tuple[Columns, dict[str, Columns]]:
         if found:
             tallies[site] = found
     pooled = _columns(list(tallies.values()))
-    return pooled, {site: _columns([found], examples=True) for site, found in tallies.items()}
+    each = {site: _columns([found], examples=True) for site, found in tallies.items()}
+    for site in each:
+        each[site] |= _nonzero(replies.content[site].get("nonzero"))
+    for column in ("pm_nonzero", "gm_nonzero"):
+        ratios = [columns[column] for columns in each.values() if column in columns]
+        if ratios:
+            pooled[column] = round(sum(ratios) / len(ratios), 6)
+    return pooled, each
+
+
+def _nonzero(record: object) -> Columns:
+    """The non-zero ratios of a sparse model; nonsense is left out."""
+    ratios = dict(record) if isinstance(record, MetricRecord) else {}
+    numbers = {model: ratio for model in MODELS if isinstance(ratio := ratios.get(model), float)}
+    return {f"{model}_nonzero": round(ratio, 6) for model, ratio in numbers.items() if 0 <= ratio <= 1}
 
 
 def _columns(tallies: Sequence[Mapping[str, dict[str, list[float]]]], examples: bool = False) -> Columns:

@@ -4,20 +4,29 @@
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from bayes_core import Gaussian, mean, moments
+from bayes_core import Gaussian, SpikeSlab, build_family, mean, moments
 from strategies.base import PersonalStrategy
 
 
 class PFedBayes(PersonalStrategy):
-    """One Gaussian prior for all clients."""
+    """One prior for all clients."""
 
-    family = Gaussian()
+    family: Gaussian | SpikeSlab
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        settings = self.settings
+        self.family = build_family(self.family_name(), settings.temperature, settings.lambda_init)
+
+    def family_name(self) -> str:
+        return "gaussian"
 
     def initial(self, weights: Tensor) -> dict[str, Tensor]:
-        return {"w": self.family.init(weights, self.settings.rho_init)}
+        return {"w": self.family.init(weights, self.settings.rho_init, self.settings.lambda_init)}
 
     def combine(self, uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
         return (moments if self.settings.aggregation == "moments" else mean)(uploads, weights)

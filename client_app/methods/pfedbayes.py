@@ -1,26 +1,40 @@
 """pFedBayes, the client's half: R alternating steps on q (kept here) and w (uploaded)."""
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from bayes_core import Gaussian, Personal, Recipe, client_update
+from bayes_core import Gaussian, Personal, Recipe, SpikeSlab, build_family, client_update
 from bayes_core.optimisers import Memory
 from client_app.method import ClientMethod, Tensors, Trained, buffers_in, with_buffers
 
 
 class PFedBayes(ClientMethod):
-    """A Gaussian over the weights for this client, with the server's as its prior."""
+    """A distribution over the weights for this client, with the server's as its prior."""
 
-    family = Gaussian()
+    family: Gaussian | SpikeSlab
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        settings = self.settings
+        self.family = build_family(self.family_name(), settings.temperature, settings.lambda_init)
+
+    def family_name(self) -> str:
+        return "gaussian"
 
     def start(self, received: Tensors) -> dict[str, Tensor]:
-        return to_tensors(Personal.start(received["w"], self.network, self.settings.optimizer))
+        return self.start_at(received["w"])
+
+    def start_at(self, w: Tensor) -> dict[str, Tensor]:
+        return to_tensors(Personal.start(self.family.free(w), self.network, self.settings.optimizer))
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         settings, w = self.settings, received["w"]
         personal = from_tensors(state)
         if settings.personal_init == "reset":  # the paper's sFedBayes box restarts q from the global
-            personal = Personal(w, personal.q_memory, personal.w_memory, personal.buffers)
+            personal = replace(personal, q=self.family.free(w))
         recipe = Recipe(
             local_steps=settings.local_steps,
             personal_steps=settings.personal_steps,
@@ -30,13 +44,23 @@ class PFedBayes(ClientMethod):
             optimizer=settings.optimizer,
             lr_personal=settings.lr_personal,
             lr_global=settings.lr_global,
+            lr_lambda=settings.lr_lambda,
         )
-        generator = self.stream(server_round, "train")
-        updated = client_update(self.network, self.family, personal, w, self.x, self.y, recipe, generator)
+        updated = client_update(
+            self.network,
+            self.family,
+            personal,
+            w,
+            self.x,
+            self.y,
+            recipe,
+            self.stream(server_round, "train"),
+            gates=self.stream(server_round, "gates"),
+        )
         return Trained(to_tensors(updated.personal), updated.w, {"loss": updated.loss})
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
-        return {"pm": state["q"], "gm": received["w"]}
+        return {"pm": state["q"], "gm": self.family.free(received["w"])}
 
 
 def to_tensors(personal: Personal) -> dict[str, Tensor]:

@@ -1,0 +1,129 @@
+"""Which clients are alike: symmetric KL between their uploads, spectral clustering, and how many clusters.
+
+cFedBayes, round 0: Ψ_ij = ½[KL(w_i‖w_j) + KL(w_j‖w_i)], similarity Φ = 1/(Ψ+ι) with a zero diagonal (1/ι
+would swamp everything else), spectral clustering on Φ.
+
+Ψ of N uploads is a handful of matrix products. With precision p = 1/σ² and both directions added, the log σ
+terms cancel in the Gaussian family:
+
+    2·(KL_ij + KL_ji) = Σ_m (σ_i² + (μ_i−μ_j)²)·p_j + (σ_j² + (μ_i−μ_j)²)·p_i − 2
+
+and Σ (μ_i−μ_j)²·p_j = μ_i²·p_j − 2 μ_i·(μ_j p_j) + Σ μ_j² p_j. μ is centred first and everything is in
+float64, so that large, nearly equal means lose no digits.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.cluster import SpectralClustering
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from bayes_core.families import Family, SpikeSlab
+
+IOTA = 1e-6
+STANDS_OUT = 5.0
+SMALLEST_GAP = 0.005
+BLOCK = 65536  # weights at a time: float64 copies of all uploads at once would not fit for large T
+Matrix = NDArray[np.float64]
+
+
+def symmetric_kl_matrix(stack: Tensor, family: Family) -> Tensor:
+    """Ψ (N, N) in float64 for uploads (N, rows, T), λ as a probability."""
+    blocks = _spike_slab_block if isinstance(family, SpikeSlab) else _gaussian_block
+    n = len(stack)
+    psi = torch.zeros(n, n, dtype=torch.float64)
+    for start in range(0, stack.shape[2], BLOCK):
+        psi += blocks(stack[:, :, start : start + BLOCK].double())
+    psi = (psi + psi.T) / 2
+    return psi.fill_diagonal_(0).clamp_min_(0)
+
+
+def _gaussian_block(v: Tensor) -> Tensor:
+    """Twice the sum over this block, before it is made symmetric: ½·directed KL without its log terms."""
+    mu = v[:, 0] - v[:, 0].mean(0)
+    variance = softplus(v[:, 1]).square()
+    precision = 1 / variance
+    cross = (variance + mu.square()) @ precision.T - 2 * mu @ (mu * precision).T
+    return 0.5 * (cross + (mu.square() * precision).sum(1) - v.shape[2])
+
+
+def _spike_slab_block(v: Tensor) -> Tensor:
+    """Directed KL_ij = Σ KL(Bern λ_i ‖ Bern λ_j) + Σ λ_i·KL(N_i ‖ N_j), as products."""
+    mu = v[:, 0] - v[:, 0].mean(0)
+    sigma = softplus(v[:, 1])
+    precision, log_sigma, on = sigma.pow(-2), sigma.log(), v[:, 2].clamp(1e-12, 1 - 1e-12)
+    spread = on * (sigma.square() + mu.square())
+    slab = spread @ precision.T - 2 * (on * mu) @ (mu * precision).T + on @ (mu.square() * precision).T
+    slab = 0.5 * (slab - on.sum(1, keepdim=True)) + on @ log_sigma.T - (on * log_sigma).sum(1, keepdim=True)
+    off = 1 - on
+    entropy = (torch.xlogy(on, on) + torch.xlogy(off, off)).sum(1, keepdim=True)
+    return slab + entropy - on @ on.log().T - off @ off.log().T
+
+
+def affinity(psi: Tensor) -> Matrix:
+    """Φ = 1/(Ψ+ι), zero on the diagonal."""
+    phi: Matrix = (1 / (psi.double() + IOTA)).numpy().copy()
+    np.fill_diagonal(phi, 0)
+    return phi
+
+
+def spectral_clusters(psi: Tensor, k: int, seed: int = 0) -> list[int]:
+    """A cluster 0 … k−1 for each of the N uploads, numbered in the order in which they first occur."""
+    n = len(psi)
+    if k >= n:
+        return list(range(n))
+    if k == 1:
+        return [0] * n
+    model = SpectralClustering(
+        k, affinity="precomputed", random_state=seed % 2**32, assign_labels="kmeans", n_init=20
+    )
+    raw = model.fit(affinity(psi)).labels_.tolist()
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(label, len(numbers)) for label in raw]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen number of clusters and its evidence."""
+
+    k: int
+    eigenvalues: list[float]  # of the normalised Laplacian, ascending
+    gap: float  # between eigenvalues k and k+1 (for k = 1: the largest gap that did not stand out) …
+    rest: float  # … and the median of the other gaps
+
+
+def laplacian_eigenvalues(psi: Tensor) -> Matrix:
+    """Of I − D^(−½) Φ D^(−½), ascending; the first is 0."""
+    phi = affinity(psi)
+    root = np.sqrt(phi.sum(1))
+    return np.asarray(np.linalg.eigvalsh(np.eye(len(phi)) - phi / np.outer(root, root)), np.float64)
+
+
+def choose_k_with_evidence(psi: Tensor) -> Choice:
+    """How many clusters there are, by the eigenvalue gap that stands out.
+
+    With this kernel the first gap is always the largest and says nothing, so it is left out: K is where the
+    largest of the others is, among K ≤ N/2, and 1 where that one does not stand out from the rest
+    (`STANDS_OUT` times their median) or is tiny, as among clients that are all alike. Fewer than four clients
+    are one cluster: there is no rest to compare with.
+    """
+    if len(psi) < 4:
+        values = laplacian_eigenvalues(psi).tolist() if len(psi) > 1 else [0.0]
+        return Choice(1, values, 0.0, 0.0)
+    values = laplacian_eigenvalues(psi)
+    gaps = np.diff(values)  # gaps[k-1] is between eigenvalues k and k+1, counted from 1
+    candidates = gaps[1 : len(psi) // 2]
+    k = 2 + int(candidates.argmax())
+    gap = float(gaps[k - 1])
+    rest = float(np.median(np.delete(gaps, [0, k - 1])))
+    chosen = k if gap > max(SMALLEST_GAP, STANDS_OUT * rest) else 1
+    return Choice(chosen, values.tolist(), gap, rest)
+
+
+def choose_k(psi: Tensor) -> tuple[int, list[float]]:
+    """The number of clusters, and the eigenvalues of the normalised Laplacian that tell it."""
+    choice = choose_k_with_evidence(psi)
+    return choice.k, choice.eigenvalues

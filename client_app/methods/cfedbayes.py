@@ -1,0 +1,52 @@
+"""cFedBayes, the client's half: of the K priors, a client takes the nearest to its own distribution."""
+
+import torch
+from torch import Tensor
+
+from bayes_core.flat import buffers_of
+from bayes_core.likelihoods import categorical
+from bayes_core.predict import outputs
+from client_app.method import Tensors, Trained
+from client_app.methods.pfedbayes import PFedBayes
+
+
+class CFedBayes(PFedBayes):
+    """pFedBayes within a cluster of one's own choice; in round 0 there is only the common start."""
+
+    def family_name(self) -> str:
+        return self.settings.family
+
+    def start(self, received: Tensors) -> dict[str, Tensor]:
+        """A client that missed round 0 has no q: it takes the prior that fits its training data."""
+        return self.start_at(received["w"] if "w" in received else received[f"u{self._best_fit(received)}"])
+
+    def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
+        if "w" in received:
+            return super().train(state, received, server_round)
+        nearest = self._nearest(state, received)
+        trained = super().train(state, {"w": received[f"u{nearest}"]}, server_round)
+        return Trained(trained.state, trained.upload, trained.report | {"cluster": nearest})
+
+    def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
+        prior = received["w"] if "w" in received else received[f"u{self._nearest(state, received)}"]
+        return super().models(state, {"w": prior})
+
+    def _nearest(self, state: Tensors, received: Tensors) -> int:
+        """argmin_k KL(q ‖ u_k)."""
+        q = self.family.bound(state["q"])
+        divergences = [float(self.family.kl(q, received[f"u{k}"])) for k in range(len(received))]
+        return min(range(len(divergences)), key=divergences.__getitem__)
+
+    def _best_fit(self, received: Tensors) -> int:
+        """argmin_k of the training data's NLL under the mean network of u_k."""
+        buffers = buffers_of(self.network)
+
+        def nll(v: Tensor) -> float:
+            theta = self.family.centre(self.family.free(v))
+            return float(categorical(outputs(self.network, theta, self.x, buffers), self.y))
+
+        losses = [nll(received[f"u{k}"]) for k in range(len(received))]
+        return int(torch.tensor(losses).argmin())
+
+
+METHOD = CFedBayes
