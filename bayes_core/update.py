@@ -5,10 +5,12 @@ Objective of the personal distribution q, with the localized global distribution
     Ω(q) = (n/b)·(1/a)·Σ_l −log p(batch | θ_l) + ζ·KL(q ‖ w),   θ_l ~ q
 
 and of w, with q held fixed: Ω_w(w) = KL(q ‖ w). The likelihood is the sum over the batch scaled by n/b.
-Different from the paper: `personal_steps` may repeat the step on q before the step on w.
+Different from the paper: `personal_steps` may repeat the step on q before the step on w; and a sample of the
+weights is used with its noise as drawn for one half of the batch, and mirrored (−g) for the other. Both are draws
+from q and the gradient stays unbiased, but what the noise adds to first order cancels.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayes_core.batches import minibatches
-from bayes_core.families import Family, Gaussian, Noise, SpikeSlab
+from bayes_core.families import Gaussian, SpikeSlab
 from bayes_core.flat import Shapes, buffers_of, shapes_of, unflatten
 from bayes_core.likelihoods import Likelihood, categorical
 from bayes_core.optimisers import Memory, Optimiser
@@ -87,40 +89,29 @@ def client_update(
     w_optimiser = Optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global, recipe.lr_lambda)
     loss = torch.zeros((), device=q.device)
 
-    noise = mirrored_pairs(family, q, generator, gates)
     network.train()
     for batch in minibatches(n, b, recipe.local_steps, generator):
-        x_batch, y_batch = x[batch], y[batch]
+        parts = torch.tensor_split(batch, 2) if b > 3 else (batch,)  # batch norm needs two examples
+        halves = [(x[part], y[part]) for part in parts]
         for _ in range(recipe.personal_steps):
             gradient = family.kl_gradient_q(q, w).mul_(recipe.zeta)
             for _ in range(recipe.mc_samples):
-                draw = family.place(q, next(noise))
-                value, at_theta = nll_gradient(
-                    network, shapes, draw.theta, buffers, x_batch, y_batch, likelihood
-                )
-                scaled = at_theta.mul_(n / b / recipe.mc_samples)
-                gradient += family.likelihood_gradient(q, draw, scaled)
-                loss += value / b
+                noise = family.noise(q, generator, gates)
+                for x_half, y_half in halves:
+                    draw = family.place(q, noise)
+                    value, at_theta = nll_gradient(
+                        network, shapes, draw.theta, buffers, x_half, y_half, likelihood
+                    )
+                    scaled = at_theta.mul_(n / b / recipe.mc_samples)
+                    gradient += family.likelihood_gradient(q, draw, scaled)
+                    loss += value / b
+                    noise = noise.mirrored()
             q_optimiser.step(gradient)
         w_optimiser.step(family.kl_gradient_w(q, w))
 
     draws = recipe.local_steps * recipe.personal_steps * recipe.mc_samples
     kept = Personal(q, q_optimiser.memory(), w_optimiser.memory(), buffers)
     return Updated(kept, family.bound(w), float(loss) / draws)
-
-
-def mirrored_pairs(
-    family: Family, v: Tensor, generator: torch.Generator, gates: torch.Generator | None
-) -> Iterator[Noise]:
-    """Noise for one draw after the other, every second one the mirror image of the one before.
-
-    Each is N(0, 1) and each gradient unbiased; but in two steps that follow each other the noise cancels to
-    first order, which a draw of its own for every step does not do, at half the cost.
-    """
-    while True:
-        noise = family.noise(v, generator, gates)
-        yield noise
-        yield noise.mirrored()
 
 
 def nll_gradient(

@@ -68,6 +68,8 @@ class RunProgress:
                 self._evaluated(event)
             case "warning":
                 self.warn(str(event["message"]))
+            case "clusters":
+                self._console.print(str(event["message"]), markup=False, highlight=False, soft_wrap=True)
 
     def warn(self, message: str) -> None:
         """A yellow line above the bar, once, however often it is said."""

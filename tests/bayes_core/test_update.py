@@ -43,22 +43,21 @@ def normal(v: Tensor) -> Normal:
 def by_hand(q, w, q_steps, w_steps, x, y, recipe: Recipe, random: torch.Generator) -> float:
     """The paper's box through autograd, in float64, on leaves q and w; gives the loss."""
     n, b, losses = len(x), min(recipe.batch_size, len(x)), []
-    noise: list[Tensor] = []
     for batch in minibatches(n, b, recipe.local_steps, random):
         for _ in range(recipe.personal_steps):
             nlls = []
             for _ in range(recipe.mc_samples):
-                second = len(noise) % 2  # every second draw mirrors the one before
-                noise.append(-noise[-1] if second else torch.empty(26).normal_(generator=random).double())
-                theta = q[0] + softplus(q[1]) * noise[-1]
-                hidden = torch.tanh(x[batch] @ theta[:12].view(4, 3).T + theta[12:16])
-                logits = hidden @ theta[16:24].view(2, 4).T + theta[24:]
-                nlls.append(-Categorical(logits=logits).log_prob(y[batch]).sum())
+                g = torch.empty(26).normal_(generator=random).double()
+                for sign, half in ((1, batch[: (b + 1) // 2]), (-1, batch[(b + 1) // 2 :])):
+                    theta = q[0] + sign * softplus(q[1]) * g
+                    hidden = torch.tanh(x[half] @ theta[:12].view(4, 3).T + theta[12:16])
+                    logits = hidden @ theta[16:24].view(2, 4).T + theta[24:]
+                    nlls.append(-Categorical(logits=logits).log_prob(y[half]).sum())
             prior = kl_divergence(normal(q), normal(w.detach())).sum()
             q_steps.zero_grad()
             (n / b * sum(nlls) / recipe.mc_samples + recipe.zeta * prior).backward()
             q_steps.step()
-            losses += [nll.item() / b for nll in nlls]
+            losses += [sum(nll.item() for nll in nlls) / b / recipe.mc_samples]
         w_steps.zero_grad()
         kl_divergence(normal(q.detach()), normal(w)).sum().backward()
         w_steps.step()
@@ -186,7 +185,7 @@ def test_any_module_works_and_its_own_tensors_stay_untouched() -> None:
     assert not torch.equal(got.personal.q, w)
     torch.testing.assert_close(network.state_dict(), untouched, rtol=0, atol=0)
     torch.testing.assert_close(personal.buffers, buffers_of(network), rtol=0, atol=0)
-    assert got.personal.buffers["norm.num_batches_tracked"] == 2 * 2 * 3  # one forward pass a draw
+    assert got.personal.buffers["norm.num_batches_tracked"] == 2 * 2 * 3 * 2  # two forward passes a draw
     assert not torch.equal(got.personal.buffers["norm.running_mean"], personal.buffers["norm.running_mean"])
 
 
