@@ -22,6 +22,7 @@ from bayes_core.families import Gaussian, SpikeSlab
 from bayes_core.flat import Shapes, buffers_of, shapes_of, unflatten
 from bayes_core.likelihoods import Likelihood, categorical
 from bayes_core.optimisers import Memory, Optimiser
+from bayes_core.workspace import workspace
 
 
 @dataclass(frozen=True)
@@ -89,25 +90,29 @@ def client_update(
     w_optimiser = Optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global, recipe.lr_lambda)
     loss = torch.zeros((), device=q.device)
 
+    work = workspace(family, q, w, recipe.zeta)
     network.train()
     for batch in minibatches(n, b, recipe.local_steps, generator):
-        parts = torch.tensor_split(batch, 2) if b > 3 else (batch,)  # batch norm needs two examples
-        halves = [(x[part], y[part]) for part in parts]
+        halves, weight = torch.tensor_split(batch, 2), 1.0
+        if b < 4:  # too few to split, as batch norm needs two examples: both draws see all of them
+            halves, weight = (batch, batch), 0.5
+        parts = [(x[half], y[half]) for half in halves]
+        scale = weight * n / b / recipe.mc_samples
         for _ in range(recipe.personal_steps):
-            gradient = family.kl_gradient_q(q, w).mul_(recipe.zeta)
+            work.clear()
             for _ in range(recipe.mc_samples):
-                noise = family.noise(q, generator, gates)
-                for x_half, y_half in halves:
-                    draw = family.place(q, noise)
-                    value, at_theta = nll_gradient(
-                        network, shapes, draw.theta, buffers, x_half, y_half, likelihood
+                gradients = []
+                for theta, (x_part, y_part) in zip(work.draw(generator, gates), parts, strict=True):
+                    value, gradient = nll_gradient(
+                        network, shapes, theta, buffers, x_part, y_part, likelihood
                     )
-                    scaled = at_theta.mul_(n / b / recipe.mc_samples)
-                    gradient += family.likelihood_gradient(q, draw, scaled)
-                    loss += value / b
-                    noise = noise.mirrored()
-            q_optimiser.step(gradient)
-        w_optimiser.step(family.kl_gradient_w(q, w))
+                    gradients.append(gradient.mul_(scale))
+                    loss += value * (weight / b)
+                work.add(*gradients)
+            q_optimiser.step(work.q_gradient())
+            work.q_moved()
+        w_optimiser.step(work.w_gradient())
+        work.w_moved()
 
     draws = recipe.local_steps * recipe.personal_steps * recipe.mc_samples
     kept = Personal(q, q_optimiser.memory(), w_optimiser.memory(), buffers)
