@@ -78,6 +78,7 @@ class Settings(BaseModel):
     rho_init: Annotated[float, _takes("a number between -20 and 20", ge=-20, le=20)]
     lambda_init: Annotated[float, _takes("a number above 0 and at most 1", gt=0, le=1)]
     temperature: Positive
+    sparsity_target: Annotated[float, _takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
     personal_init: Annotated[Literal["keep", "reset"], _takes("keep or reset")]
     proximal: NonNegative
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from bayes_core import Gaussian, SpikeSlab, build_family, mean, moments
+from bayes_core.sparsity import tilt
 from strategies.base import PersonalStrategy
 
 
@@ -30,6 +31,11 @@ class PFedBayes(PersonalStrategy):
 
     def combine(self, uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
         return (moments if self.settings.aggregation == "moments" else mean)(uploads, weights)
+
+    def towards(self, v: Tensor, target: Tensor) -> Tensor:
+        v, share = super().towards(v, target), self.settings.sparsity_target
+        sparse = isinstance(self.family, SpikeSlab) and self.family.gated
+        return tilt(v, share) if share and sparse else v
 
 
 METHOD = PFedBayes

@@ -50,7 +50,7 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
         ("weighting", "size", "uniform or examples"),
         ("dataset", "", "digits, mnist or fmnist"),
         ("layout", "ring", "labels, iid, rotated or mixed"),
-        ("groups", "5", "2, 3 or 4"),
+        ("groups", "5", "2 or 4"),
         ("size", "50+0", "small, medium, large, or counts per class such as 50+950"),
         ("model", "resnet", "dnn or vgg"),
         ("seed", "-3", "a whole number of at least 0"),
