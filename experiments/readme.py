@@ -20,14 +20,14 @@ MNIST = "dataset=mnist size=medium rounds=100"
 FMNIST = "dataset=fmnist size=small rounds=150"
 SGD = "optimizer=sgd lr-global=0.01"
 RUNS = {  # name: (title, what is added to `fedbayes run`)
-    "mnist-pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5"),
-    "mnist-fedavg-sgd": ("FedAvg (SGD 0.01, the paper's)", f"{MNIST} method=fedavg {SGD}"),
-    "mnist-fedavg": ("FedAvg (Adam 0.001)", f"{MNIST} method=fedavg"),
-    "mnist-local": ("local (Adam 0.001)", f"{MNIST} method=local"),
     "fmnist-pfedbayes": ("pFedBayes", FMNIST),
     "fmnist-fedavg-sgd": ("FedAvg (SGD 0.01, the paper's)", f"{FMNIST} method=fedavg {SGD}"),
     "fmnist-fedavg": ("FedAvg (Adam 0.001)", f"{FMNIST} method=fedavg"),
     "fmnist-local": ("local (Adam 0.001)", f"{FMNIST} method=local"),
+    "mnist-pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5"),
+    "mnist-fedavg-sgd": ("FedAvg (SGD 0.01, the paper's)", f"{MNIST} method=fedavg {SGD}"),
+    "mnist-fedavg": ("FedAvg (Adam 0.001)", f"{MNIST} method=fedavg"),
+    "mnist-local": ("local (Adam 0.001)", f"{MNIST} method=local"),
     "fmnist-long": ("pFedBayes, 600 rounds, ζ = 1.25", f"{FMNIST} rounds=600 zeta=1.25 eval-every=20"),
 }
 

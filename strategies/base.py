@@ -12,8 +12,7 @@ float32 in the order of arrival, and spends two exchanges a round.
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -26,60 +25,12 @@ from bayes_core.families import Family
 from bayes_core.streams import stream
 from bayes_core.wire import encode
 from fedbayes.settings import Settings
-from strategies.exchange import BadReply, Replies, array_bytes, read_upload, sort_replies
+from strategies.exchange import BadReply, array_bytes, read_upload, sort_replies
 from strategies.measures import Columns, measure
+from strategies.records import Exchange, Journal, Row, Upload
 from strategies.roster import Roster, StrategyError
 
 ATTEMPTS = 3  # at one round, before the run ends for want of clients
-
-
-class Journal(Protocol):
-    """Where a run is written down; the server app's run folder is one."""
-
-    def append(self, row: Columns, clients: Sequence[Columns]) -> None: ...
-
-    def keep(self, name: str, evidence: Mapping[str, Any]) -> None: ...
-
-    def save_checkpoint(
-        self, server_round: int, tensors: Mapping[str, Tensor], memory: Mapping[str, Any]
-    ) -> None: ...
-
-
-@dataclass(frozen=True)
-class Upload:
-    """One client's checked contribution to a round."""
-
-    site: str
-    w: Tensor
-    n_train: int
-    report: Mapping[str, Any]  # what else the client's half of the method said
-
-
-@dataclass
-class Row:
-    """One round as the CSV files tell it, for the federation and for each site."""
-
-    columns: Columns
-    clients: dict[str, Columns] = field(default_factory=dict)
-
-    def add_measures(self, pooled: Columns, each: Mapping[str, Columns]) -> None:
-        self.columns |= pooled
-        for site, columns in each.items():
-            self.clients[site] = {"status": "idle"} | self.clients.get(site, {}) | columns
-
-    def client_rows(self) -> list[Columns]:
-        number = self.columns["round"]
-        return [{"round": number, "site": site, **self.clients[site]} for site in sorted(self.clients)]
-
-
-@dataclass
-class Exchange:
-    """The messages of one exchange by site, and what became of them."""
-
-    messages: dict[str, Message]
-    trained: list[str]  # the sites whose upload is wanted
-    started: float
-    replies: Replies = field(default_factory=Replies)
 
 
 class PersonalStrategy(Strategy):
@@ -160,8 +111,6 @@ class PersonalStrategy(Strategy):
             row = next_row
             self.checkpoint(journal, row, closed=False)
             self.tell("round", rounds=self.settings.rounds, **row.columns)
-        if done == self.settings.rounds and closed:
-            return
         last = self.settings.rounds
         messages = self.configure_evaluate(last + 1, ArrayRecord(), ConfigRecord(), grid)
         self.aggregate_evaluate(last + 1, self._send(grid, messages))

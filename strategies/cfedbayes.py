@@ -21,9 +21,9 @@ from torch import Tensor
 from bayes_core import spectral_clusters, symmetric_kl_matrix
 from bayes_core.clustering import choose_k_with_evidence
 from bayes_core.streams import seed_of
-from strategies.base import Journal, Row, Upload
 from strategies.exchange import BadReply
 from strategies.pfedbayes import PFedBayes
+from strategies.records import Journal, Row, Upload
 
 
 class CFedBayes(PFedBayes):

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from strategies.base import Upload
 from strategies.fedavg import FedAvg
+from strategies.records import Upload
 
 
 class Local(FedAvg):

@@ -130,3 +130,10 @@ def test_a_damaged_personal_file_is_set_aside_and_the_run_goes_on(federate: Fede
     assert grown.state == "finished"
     assert any("Site 1: personal.safetensors is damaged" in text for text in grown.said("warning"))
     assert (store / "personal.safetensors.damaged").read_bytes() == b"rubbish"
+
+
+def test_a_finished_run_resumed_as_it_is_stays_whole(federate: Federate) -> None:
+    before = federate("run").metrics
+    assert federate("run", resume=True).metrics == before
+    with pytest.raises(RunError, match="has 4 rounds already"):
+        federate("run", resume=True, rounds=2)

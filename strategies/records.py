@@ -1,0 +1,60 @@
+"""What the round loop passes around: uploads, exchanges, rows, and where a run is written down."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from flwr.app import Message
+from torch import Tensor
+
+from strategies.exchange import Replies
+from strategies.measures import Columns
+
+
+class Journal(Protocol):
+    """Where a run is written down; the server app's run folder is one."""
+
+    def append(self, row: Columns, clients: Sequence[Columns]) -> None: ...
+
+    def keep(self, name: str, evidence: Mapping[str, Any]) -> None: ...
+
+    def save_checkpoint(
+        self, server_round: int, tensors: Mapping[str, Tensor], memory: Mapping[str, Any]
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One client's checked contribution to a round."""
+
+    site: str
+    w: Tensor
+    n_train: int
+    report: Mapping[str, Any]  # what else the client's half of the method said
+
+
+@dataclass
+class Row:
+    """One round as the CSV files tell it, for the federation and for each site."""
+
+    columns: Columns
+    clients: dict[str, Columns] = field(default_factory=dict)
+
+    def add_measures(self, pooled: Columns, each: Mapping[str, Columns]) -> None:
+        self.columns |= pooled
+        for site, columns in each.items():
+            self.clients[site] = {"status": "idle"} | self.clients.get(site, {}) | columns
+
+    def client_rows(self) -> list[Columns]:
+        number = self.columns["round"]
+        return [{"round": number, "site": site, **self.clients[site]} for site in sorted(self.clients)]
+
+
+@dataclass
+class Exchange:
+    """The messages of one exchange by site, and what became of them."""
+
+    messages: dict[str, Message]
+    trained: list[str]  # the sites whose upload is wanted
+    started: float
+    replies: Replies = field(default_factory=Replies)
