@@ -29,10 +29,10 @@ def moments(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -
     rows = [upload.double() for upload in uploads]
     shares = _shares(uploads, weights)
     gates = [
-        share * (row[2] if len(row) == 3 else torch.ones_like(row[0]))
+        share * (row[2].clamp_min(1e-30) if len(row) == 3 else torch.ones_like(row[0]))
         for row, share in zip(rows, shares, strict=True)
     ]
-    total = torch.stack(gates).sum(0).clamp_min_(1e-300)
+    total = torch.stack(gates).sum(0)
     mu, variance = torch.zeros_like(rows[0][0]), torch.zeros_like(rows[0][0])
     for row, gate in zip(rows, gates, strict=True):
         mu.addcmul_(row[0], gate / total)

@@ -8,8 +8,9 @@ terms cancel in the Gaussian family:
 
     2·(KL_ij + KL_ji) = Σ_m (σ_i² + (μ_i−μ_j)²)·p_j + (σ_j² + (μ_i−μ_j)²)·p_i − 2
 
-and Σ (μ_i−μ_j)²·p_j = μ_i²·p_j − 2 μ_i·(μ_j p_j) + Σ μ_j² p_j. μ is centred first and everything is in
-float64, so that large, nearly equal means lose no digits.
+and Σ (μ_i−μ_j)²·p_j = μ_i²·p_j − 2 μ_i·(μ_j p_j) + Σ μ_j² p_j. μ is centred first (by the
+median: an absurd upload must not carry the centre away) and everything is in float64, so that large, nearly equal
+means lose no digits.
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ def symmetric_kl_matrix(stack: Tensor, family: Family) -> Tensor:
 
 def _gaussian_block(v: Tensor) -> Tensor:
     """Twice the sum over this block, before it is made symmetric: ½·directed KL without its log terms."""
-    mu = v[:, 0] - v[:, 0].mean(0)
+    mu = v[:, 0] - v[:, 0].median(0).values
     variance = softplus(v[:, 1]).square()
     precision = 1 / variance
     cross = (variance + mu.square()) @ precision.T - 2 * mu @ (mu * precision).T
@@ -52,7 +53,7 @@ def _gaussian_block(v: Tensor) -> Tensor:
 
 def _spike_slab_block(v: Tensor) -> Tensor:
     """Directed KL_ij = Σ KL(Bern λ_i ‖ Bern λ_j) + Σ λ_i·KL(N_i ‖ N_j), as products."""
-    mu = v[:, 0] - v[:, 0].mean(0)
+    mu = v[:, 0] - v[:, 0].median(0).values
     sigma = softplus(v[:, 1])
     precision, log_sigma, on = sigma.pow(-2), sigma.log(), v[:, 2].clamp(1e-12, 1 - 1e-12)
     spread = on * (sigma.square() + mu.square())
@@ -64,8 +65,13 @@ def _spike_slab_block(v: Tensor) -> Tensor:
 
 
 def affinity(psi: Tensor) -> Matrix:
-    """Φ = 1/(Ψ+ι), zero on the diagonal."""
-    phi: Matrix = (1 / (psi.double() + IOTA)).numpy().copy()
+    """Φ = 1/(Ψ+ι), zero on the diagonal.
+
+    Ψ is capped at 1e6 times its median, so that one absurd upload cannot blur the others' clusters.
+    """
+    positive = psi[psi > 0].double()
+    ceiling = 1e6 * float(positive.median()) if len(positive) else 1.0
+    phi: Matrix = (1 / (psi.double().clamp_max(ceiling) + IOTA)).numpy().copy()
     np.fill_diagonal(phi, 0)
     return phi
 

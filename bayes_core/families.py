@@ -246,7 +246,7 @@ class SpikeSlab(Family):
         if not self.gated:
             return torch.cat([rows, torch.zeros_like(rows[:1])])
         on = q[2].sigmoid()
-        gate = on * (1 - on) * (q[2] - w[2] + self.slab.kl_each(q[:2], w[:2]))
+        gate = on * (-q[2]).sigmoid() * (q[2] - w[2] + self.slab.kl_each(q[:2], w[:2]))
         return torch.cat([rows * on, gate[None]])
 
     def kl_gradient_w(self, q: Tensor, w: Tensor) -> Tensor:

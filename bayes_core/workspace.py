@@ -107,7 +107,7 @@ class SpikeSlabWorkspace(GaussianWorkspace):
 
     def q_gradient(self) -> Tensor:
         slab = Gaussian().kl_each(self.q[:2], self.w[:2]).add_(self.q[2]).sub_(self.w[2])
-        slab.mul_(self.on).addcmul_(slab, self.on, value=-1)
+        slab.mul_(self.on).mul_(torch.sigmoid(-self.q[2]))
         self.gradient[2].add_(slab, alpha=self.zeta)
         return super().q_gradient()
 

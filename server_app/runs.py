@@ -110,7 +110,9 @@ class RunFolder:
             check_resumable(config, settings.as_config())
             saved = load_checkpoint(path)
             if saved and saved[0] > settings.rounds:
-                raise RunError(f"{path} has {saved[0]} rounds already; resume it with rounds={saved[0]} or more.")
+                raise RunError(
+                    f"{path} has {saved[0]} rounds already; resume it with rounds={saved[0]} or more."
+                )
             for key in ("model", "classes"):
                 if config[key] != facts[key]:
                     raise RunError(f"{path} was trained with {key} {config[key]}, not {facts[key]}.")

@@ -77,7 +77,8 @@ class CFedBayes(PFedBayes):
 
     def _centre(self, uploads: Sequence[Upload], cluster: int) -> Tensor:
         members = [upload for upload in uploads if self.members[upload.site] == cluster]
-        return self.combine([upload.w for upload in members], self.weights(members))
+        centre = self.combine([upload.w for upload in members], self.weights(members))
+        return self.family.after_extrapolation(centre)
 
     # ------------------------------------------------------------------ the rounds
 
@@ -111,7 +112,8 @@ class CFedBayes(PFedBayes):
         row.columns["cluster_changes"] = self.changes
         for upload in uploads:
             row.clients[upload.site]["cluster"] = self.members[upload.site]
-        groups = {site: self.roster.sites[site].group for site in self.members}
+        sites = self.roster.sites
+        groups = {site: sites[site].group for site in self.members if site in sites}
         known = [site for site, group in groups.items() if group is not None]
         if known:
             score = adjusted_rand_score(

@@ -35,7 +35,9 @@ def federate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., O
         monkeypatch.setattr(
             server, "emit", lambda event, **fields: outcome.events.append({"event": event, **fields})
         )
-        grid = grid or InProcessGrid(parsed.as_config(), clients, interfere, shuffle)
+        grid = grid or InProcessGrid({}, clients, interfere, shuffle)
+        for context in grid.contexts.values():
+            context.run_config = parsed.as_config()
         server.run(grid, parsed)
         return outcome
 

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
-from harness import SMALL, Outcome
+from harness import Outcome
 from inprocess import InProcessGrid
 
-from fedbayes.settings import Settings, defaults
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]
@@ -98,18 +97,9 @@ def test_the_others_result_is_that_of_a_federation_without_the_bad_client(federa
 
     dropped = federate("a", interfere=silent)
 
-    config = Settings.parse(defaults()).as_config()
     nodes = [{"partition-id": i, "num-partitions": 4} for i in (0, 1, 3)]
-    grid = InProcessGrid(config, 3, node_configs=nodes)
-    for context in grid.contexts.values():  # the same run settings as `federate` gives its own clients
-        context.run_config = dict(dropped_config(federate, "b"))
-    without = federate("b", grid=grid)
+    without = federate("b", grid=InProcessGrid({}, 3, node_configs=nodes))
     assert (dropped.tensors["w"] == without.tensors["w"]).all()
-
-
-def dropped_config(federate: Federate, name: str) -> dict[str, object]:
-    folder = federate.latest.folder.parent  # type: ignore[attr-defined]
-    return defaults() | SMALL | {"out-dir": str(folder), "run-name": name}
 
 
 def test_impossible_metrics_are_dropped_too(federate: Federate) -> None:
@@ -153,15 +143,14 @@ def test_a_run_without_enough_clients_ends_saved(federate: Federate) -> None:
 
 
 def test_no_clients_at_all_is_a_bounded_wait(federate: Federate) -> None:
-    grid = InProcessGrid(Settings.parse(defaults()).as_config(), 2)
+    grid = InProcessGrid({}, 2)
     grid.offline = {0, 1}
     with pytest.raises(StrategyError, match=r"Only 0 of at least 1 clients connected within 0\.3 s"):
         federate(grid=grid, wait_timeout=0.3)
 
 
 def test_a_client_that_leaves_and_one_that_comes_late(federate: Federate) -> None:
-    config = Settings.parse(defaults() | {"size": "4+4"}).as_config()
-    grid = InProcessGrid(config, 4)
+    grid = InProcessGrid({}, 4)
     grid.offline = {3}
 
     def interfere(number: int, message: Message, reply: Message) -> Message:
