@@ -19,6 +19,7 @@ from server_app.runs import read_config, read_rows
 MNIST = "dataset=mnist size=medium rounds=100"
 FMNIST = "dataset=fmnist size=small rounds=150"
 ROTATED = "dataset=mnist size=small layout=rotated rounds=100"
+SPARSE = "dataset=mnist size=medium rounds=60 personal-steps=5"
 SGD = "optimizer=sgd lr-global=0.01"
 TABLES = {  # table: {name of the run: (title, what is added to `fedbayes run`)}
     "personal": {
@@ -45,17 +46,17 @@ TABLES = {  # table: {name of the run: (title, what is added to `fedbayes run`)}
         "rotated-pfedbayes": ("pFedBayes", ROTATED),
     },
     "sparse": {
-        "sparse-pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5"),
+        "sparse-pfedbayes": ("pFedBayes", SPARSE),
         **{
             f"sparse-{share}": (
                 f"sFedBayes, λ_init = {share}",
-                f"{MNIST} personal-steps=5 method=sfedbayes lambda-init={share}",
+                f"{SPARSE} method=sfedbayes lambda-init={share}",
             )
             for share in (0.3, 0.5, 0.7)
         },
         "sparse-target-0.2": (
             "sFedBayes, target 0.2",
-            f"{MNIST} personal-steps=5 method=sfedbayes sparsity-target=0.2 lr-lambda=0.01",
+            f"{SPARSE} method=sfedbayes sparsity-target=0.2 lr-lambda=0.01",
         ),
     },
 }

@@ -1,0 +1,71 @@
+"""What round 0 of cFedBayes finds on MNIST: the number of clusters, and how well they fit the true groups.
+
+    python experiments/clusters_found.py --data-dir DIR
+
+Trains every client once from the common start, as the first exchange of `fedbayes run method=cfedbayes` does (the same
+random streams, so the same figures), and stops there.
+"""
+
+import argparse
+
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from bayes_core import Gaussian, Personal, Recipe, client_update, spectral_clusters, symmetric_kl_matrix
+from bayes_core.clustering import choose_k_with_evidence
+from bayes_core.flat import flatten
+from bayes_core.networks import build
+from bayes_core.streams import seed_of, stream
+from client_app.data import load
+from fedbayes.settings import Settings, defaults
+
+CASES = [  # clients, seeds, settings
+    (10, (1, 2, 3, 4, 5), {"layout": "rotated"}),
+    (20, (1, 2, 3), {"layout": "rotated", "groups": 4}),
+    (10, (1, 2, 3, 4, 5), {"layout": "iid"}),
+]
+
+
+def found(clients: int, seed: int, data_dir: str, words: dict[str, object]) -> str:
+    settings = Settings.parse(
+        defaults() | {"dataset": "mnist", "size": "small", "data-dir": data_dir, "seed": seed} | words
+    )
+    data = [load(settings, number, clients) for number in range(clients)]
+    network = build("dnn", data[0].x_train.shape[1:], 10, seed)
+    family = Gaussian()
+    w = family.init(flatten(network), settings.rho_init)
+    uploads = [
+        client_update(
+            network, family, Personal.start(w, network, "adam"), w, one.x_train, one.y_train, Recipe(),
+            stream(seed, str(number), 0, "train"),
+        ).w
+        for number, one in enumerate(data)
+    ]  # fmt: skip
+    psi = symmetric_kl_matrix(torch.stack(uploads), family)
+    choice = choose_k_with_evidence(psi)
+    groups = [one.group or 0 for one in data]
+    labels = spectral_clusters(psi, len(set(groups)), seed_of(seed, "clusters"))
+    score = adjusted_rand_score(groups, labels)
+    return f"| {choice.k} | {choice.gap:.4f} | {choice.rest:.4f} | {score:.1f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", default="data")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| clients | layout | seed | K found | its gap | median gap | ARI with the true K |")
+    print("|---|---|---|---|---|---|---|")
+    for clients, seeds, words in CASES:
+        layout = ", ".join(f"{key}={value}" for key, value in words.items())
+        for seed in seeds:
+            print(
+                f"| {clients} | {layout} | {seed} {found(clients, seed, arguments.data_dir, words)}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
