@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 LAMBDA_MARGIN = 1e-6  # λ stays this far from 0 and 1
+MU_LIMIT = 1e4
 RHO_LIMIT = 25.0  # σ between 1e-11 and 25: beyond, float32 gradients overflow
 
 
@@ -82,6 +83,8 @@ class Family(ABC):
             return f"shape {tuple(v.shape)} instead of ({len(self.rows)}, T)"
         if not bool(torch.isfinite(v).all()):
             return "values that are not finite"
+        if not bool((v[0].abs() < MU_LIMIT).all()):
+            return f"a weight beyond ±{MU_LIMIT:g}"
         return None
 
 
@@ -127,7 +130,7 @@ class Gaussian(Family):
 
     def kl(self, q: Tensor, w: Tensor) -> Tensor:
         """KL(q ‖ w), summed over the weights; in float64, since near q = w its terms cancel."""
-        return self.kl_each(q.double(), w.double()).sum()
+        return self.kl_each(wide(q), wide(w)).sum()
 
     def kl_each(self, q: Tensor, w: Tensor) -> Tensor:
         """KL(q ‖ w) of every weight."""
@@ -189,7 +192,7 @@ class SpikeSlab(Family):
     def free(self, v: Tensor) -> Tensor:
         if not self.gated:
             return v
-        return torch.cat([v[:2], v[2:].double().clamp(LAMBDA_MARGIN, 1 - LAMBDA_MARGIN).logit().to(v.dtype)])
+        return torch.cat([v[:2], wide(v[2:]).clamp(LAMBDA_MARGIN, 1 - LAMBDA_MARGIN).logit().to(v)])
 
     def bound(self, v: Tensor) -> Tensor:
         return torch.cat([v[:2], v[2:].sigmoid()]) if self.gated else v
@@ -202,7 +205,7 @@ class SpikeSlab(Family):
 
     def nonzero(self, v: Tensor) -> float:
         """The non-zero ratio of a `bound` distribution: the mean of λ."""
-        return float(v[2].double().mean())
+        return float(wide(v[2]).mean())
 
     def noise(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Noise:
         g = self.slab.noise(v, generator).g
@@ -227,7 +230,7 @@ class SpikeSlab(Family):
 
     def kl(self, q: Tensor, w: Tensor) -> Tensor:
         """Σ KL(Bern λ_q ‖ Bern λ_w) + Σ λ_q·KL(N_q ‖ N_w), of `bound` distributions; in float64."""
-        q, w = q.double(), w.double()
+        q, w = wide(q), wide(w)
         terms: Tensor = bernoulli_kl(q[2], w[2]) + q[2] * self.slab.kl_each(q[:2], w[:2])
         return terms.sum()
 
@@ -259,6 +262,11 @@ class SpikeSlab(Family):
 
     def _slab(self, v: Tensor, draw: Draw) -> Tensor:
         return torch.addcmul(v[0], softplus(v[1]), draw.g)
+
+
+def wide(v: Tensor) -> Tensor:
+    """`v` in float64, which a Mac's GPU does not have."""
+    return (v.cpu() if v.device.type == "mps" else v).double()
 
 
 def bernoulli_kl(q: Tensor, w: Tensor) -> Tensor:

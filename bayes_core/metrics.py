@@ -11,11 +11,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 BINS = 15
+TALLY_LENGTHS = {"n": 1, "correct": 1, "nll": 1, "brier": 1}
+TALLY_LENGTHS |= dict.fromkeys(("bin_n", "bin_confidence", "bin_correct"), BINS)
 Tally = dict[str, list[float]]  # every entry adds up over clients
 
 
 def tally(probabilities: Tensor, y: Tensor) -> Tally:
     """The sums behind accuracy, NLL, Brier score and ECE for class probabilities (n, classes)."""
+    probabilities, y = probabilities.cpu(), y.cpu()  # a Mac's GPU has no float64
     p = probabilities.double().clamp_min(torch.finfo(torch.float32).tiny)
     confidence, predicted = p.max(-1)
     correct = (predicted == y).double()

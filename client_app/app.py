@@ -39,6 +39,7 @@ def hello(message: Message, context: Context) -> Message:
             "classes": list(data.classes),
             "fingerprint": fingerprint(site.network),
             "group": -1 if data.group is None else data.group,
+            "partitions": int(context.node_config.get("num-partitions", 0)),
         }
     except (DataError, ValueError) as error:
         said["error"] = str(error)
@@ -81,6 +82,8 @@ def _exchange(message: Message, context: Context) -> Message:
     if said["train"]:
         torch.manual_seed(seed_of(settings.seed, site.name, server_round, "network"))  # dropout and the like
         trained = method.train(state, received, server_round)
+        if not all(tensor.isfinite().all() for tensor in trained.state.values()):
+            raise ValueError("training diverged to values that are not finite; the state before it is kept")
         store.save(server_round, trained.state, stored)
         reply["report"] = MetricRecord(dict(trained.report))
         if said["upload"] and trained.upload is not None:

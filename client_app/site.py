@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bayes_core.networks import build
 from client_app.data import ClientData, DataError, load
 from client_app.store import Store
-from fedbayes.settings import NAME, Settings
+from fedbayes.settings import NAME, RESERVED_RUN_NAMES, Settings
 
 SIMULATED = "partition-id"  # Flower's simulation tells a client only this
 
@@ -28,6 +28,8 @@ class Site:
     durable: bool
 
     def store(self, run: str, uuid: str) -> Store:
+        if not NAME.fullmatch(run) or run in RESERVED_RUN_NAMES:
+            raise ValueError(f"{run[:40]!r} is no name of a run")
         return Store(self.states / run / self.name, uuid, self.durable)
 
 
@@ -71,7 +73,7 @@ def find_site(context: Context, settings: Settings) -> Site:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def _site(name: str, settings: Settings, partition: int, partitions: int, states: str, durable: bool) -> Site:
     device = find_device(settings.device)
     data = load(settings, partition, partitions)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -48,18 +49,20 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         metadata = {"format": str(FORMAT), "uuid": self.uuid, "round": str(server_round)}
         data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
-        self._write(".new.tmp", data)
+        new = (
+            self.folder / f".{uuid4().hex}.tmp"
+        )  # its own: a late round may still be writing in another process
+        self._write(new, data)
         if started_from is not None and started_from.file == LATEST:
-            link = self.folder / ".previous.tmp"
-            link.unlink(missing_ok=True)
+            link = self.folder / f".{uuid4().hex}.tmp"
             os.link(self.folder / LATEST, link)
             link.replace(self.folder / PREVIOUS)
-        (self.folder / ".new.tmp").replace(self.folder / LATEST)
+        new.replace(self.folder / LATEST)
         if self.durable:
             self._sync(self.folder)
 
-    def _write(self, name: str, data: bytes) -> None:
-        with (self.folder / name).open("wb") as stream:
+    def _write(self, path: Path, data: bytes) -> None:
+        with path.open("wb") as stream:
             stream.write(data)
             if self.durable:
                 stream.flush()

@@ -48,7 +48,10 @@ def out_dir_word(out_dir: Path) -> list[str]:
 
 def absolute(folder: str) -> Path:
     """An absolute path without `..`, links kept as the user wrote them where possible."""
-    path = Path(folder).expanduser()
+    try:
+        path = Path(folder).expanduser()
+    except RuntimeError as error:
+        raise CommandError(f"The folder {folder} cannot be found: {error}.") from None
     return path.resolve() if ".." in path.parts else path.absolute()
 
 

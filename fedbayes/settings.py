@@ -33,7 +33,7 @@ def _matches(pattern: re.Pattern[str]) -> AfterValidator:
 
 
 def _run_name(value: str) -> str:
-    if value and (not NAME.fullmatch(value) or value in RESERVED_RUN_NAMES):
+    if len(value) > 100 or (value and (not NAME.fullmatch(value) or value in RESERVED_RUN_NAMES)):
         raise ValueError("name")
     return value
 
@@ -43,8 +43,8 @@ def _takes(takes: str, **bounds: Any) -> Any:
     return Field(description=takes, **bounds)
 
 
-Count = Annotated[int, _takes("a whole number of at least 1", ge=1)]
-Natural = Annotated[int, _takes("a whole number of at least 0", ge=0)]
+Count = Annotated[int, _takes("a whole number of at least 1", ge=1, le=2**53)]
+Natural = Annotated[int, _takes("a whole number of at least 0", ge=0, le=2**53)]
 Positive = Annotated[float, _takes("a number above 0", gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, _takes("a number of at least 0", ge=0, allow_inf_nan=False)]
 Switch = Annotated[bool, _takes("true or false")]

@@ -37,7 +37,8 @@ def run(grid: Grid, settings: Settings) -> None:
     roster.gather()
     one = next(iter(roster.sites.values()))
     facts: dict[str, Any] = {
-        "clients": len(roster.sites),
+        "clients": max(one.partitions, len(roster.sites)),
+        "partitions": one.partitions,
         "sites": {
             site.name: {"n_train": site.n_train, "n_test": site.n_test} for site in roster.sites.values()
         },

@@ -108,12 +108,19 @@ class RunFolder:
             }  # fmt: skip
         else:
             check_resumable(config, settings.as_config())
+            for site, sizes in facts["sites"].items():
+                if config["sites"].get(site, sizes) != sizes:
+                    raise RunError(
+                        f"Site {site} had {config['sites'][site]} when {path} was started and now has {sizes}: "
+                        "its data has changed."
+                    )
+            facts = {**facts, "sites": config["sites"] | facts["sites"]}
             saved = load_checkpoint(path)
             if saved and saved[0] > settings.rounds:
                 raise RunError(
                     f"{path} has {saved[0]} rounds already; resume it with rounds={saved[0]} or more."
                 )
-            for key in ("model", "classes"):
+            for key in ("model", "classes", "partitions"):
                 if config[key] != facts[key]:
                     raise RunError(f"{path} was trained with {key} {config[key]}, not {facts[key]}.")
         folder = cls(path, config, lock)

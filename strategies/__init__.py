@@ -12,6 +12,8 @@ def load(method: str) -> type[PersonalStrategy]:
     """The strategy in strategies/<method>.py: what the module calls METHOD."""
     try:
         found: type[PersonalStrategy] = import_module(f"strategies.{method}").METHOD
-    except (ModuleNotFoundError, AttributeError):
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name != f"strategies.{method}":
+            raise
         raise StrategyError(f'There is no method "{method}": strategies/{method}.py is missing.') from None
     return found

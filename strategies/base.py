@@ -113,7 +113,9 @@ class PersonalStrategy(Strategy):
             self.tell("round", rounds=self.settings.rounds, **row.columns)
         last = self.settings.rounds
         messages = self.configure_evaluate(last + 1, ArrayRecord(), ConfigRecord(), grid)
-        self.aggregate_evaluate(last + 1, self._send(grid, messages))
+        self._receive(self._send(grid, messages))
+        for site, reason in self._exchange.replies.failures.items():
+            self.tell("warning", message=f"Site {site} was not measured: {reason}.")
         self._measure(row)
         journal.append(row.columns, row.client_rows())
         self.checkpoint(journal, row, closed=True)
@@ -137,8 +139,16 @@ class PersonalStrategy(Strategy):
 
     def _measure(self, row: Row) -> None:
         """The measures in the latest replies describe the models before that exchange: `row`."""
-        pooled, each = measure(self._exchange.replies)
+        replies = self._exchange.replies
+        known = set(replies.failures)
+        pooled, each = measure(replies, self._examples())
         row.add_measures(pooled, each)
+        for site in sorted(set(replies.failures) - known):
+            self.tell("warning", message=f"Site {site} was not measured: {replies.failures[site]}.")
+        absent = sorted(set(self.roster.sites) - set(each))
+        if absent:
+            number = row.columns["round"]
+            self.tell("warning", message=f"Row {number} does not cover: site {', site '.join(absent)}.")
         self.tell("evaluated", round=row.columns["round"], rounds=self.settings.rounds, **pooled)
 
     def checkpoint(self, journal: Journal, row: Row, closed: bool) -> None:
@@ -178,7 +188,14 @@ class PersonalStrategy(Strategy):
         uploads = self._uploads()
         if len(uploads) < self._quorum():
             return None, None
+        before = dict(self.tensors)
         self.aggregate(uploads)
+        if not all(bool(tensor.isfinite().all()) for tensor in self.tensors.values()):
+            self.tensors = before
+            raise StrategyError(
+                f"Round {server_round}: the server's step left the finite numbers (beta={self.settings.beta}); "
+                "everything before it is saved."
+            )
         self._aggregated = uploads
         return ArrayRecord(), MetricRecord({"clients_ok": len(uploads)})
 
@@ -193,7 +210,10 @@ class PersonalStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The metrics pooled over all clients' test examples."""
         self._receive(replies)
-        return MetricRecord(measure(self._exchange.replies)[0]) or None
+        return MetricRecord(measure(self._exchange.replies, self._examples())[0]) or None
+
+    def _examples(self) -> dict[str, int]:
+        return {name: site.n_test for name, site in self.roster.sites.items()}
 
     def summary(self) -> None:
         """The start event tells it."""
@@ -251,8 +271,7 @@ class PersonalStrategy(Strategy):
                 self.check_report(report)
                 uploads.append(Upload(site, w, self.roster.sites[site].n_train, report))
             except BadReply as error:
-                replies.failures[site] = str(error)
-                del replies.content[site]
+                replies.failures[site] = str(error)  # its measures, checked on their own, may still be good
         for site, reason in replies.failures.items():
             self.tell("warning", message=f"Site {site} dropped from this round: {reason}.")
         return uploads

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from bayes_core.families import Family
+from bayes_core.metrics import TALLY_LENGTHS
 from bayes_core.wire import decode
 
 REASON_LENGTH = 200
@@ -79,8 +80,11 @@ def read_upload(content: RecordDict, name: str, family: Family, like: Tensor) ->
     return upload
 
 
-def read_tally(content: RecordDict, name: str) -> dict[str, list[float]] | None:
-    """The named tally of a reply (None where there is none), or BadReply."""
+def read_tally(content: RecordDict, name: str, examples: int) -> dict[str, list[float]] | None:
+    """The named tally of a reply (None where there is none), or BadReply.
+
+    `examples` is the size of the test set that the site named in hello: no site can outweigh the others.
+    """
     record = content.get(name)
     if record is None:
         return None
@@ -88,9 +92,11 @@ def read_tally(content: RecordDict, name: str) -> dict[str, list[float]] | None:
         if not isinstance(record, MetricRecord):
             raise TypeError
         tally = {key: [float(number) for number in record[key]] for key in record}  # type: ignore[union-attr]
-        counts_fit = tally["n"][0] >= 1 and 0 <= tally["correct"][0] <= tally["n"][0]
-    except (KeyError, TypeError, ValueError, IndexError):
+        if {key: len(numbers) for key, numbers in tally.items()} != TALLY_LENGTHS:
+            raise ValueError
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise BadReply(f"an unreadable tally {name}") from None
+    counts_fit = tally["n"][0] == examples and 0 <= tally["correct"][0] <= examples
     if not counts_fit or not all(torch.tensor(numbers).isfinite().all() for numbers in tally.values()):
         raise BadReply(f"a tally {name} with impossible numbers")
     return tally

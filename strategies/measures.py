@@ -16,8 +16,8 @@ Columns = dict[str, Any]  # of rounds.csv or clients.csv
 MODELS = ("pm", "gm")
 
 
-def measure(replies: Replies) -> tuple[Columns, dict[str, Columns]]:
-    """The metrics pooled over all clients' test examples, and each client's own.
+def measure(replies: Replies, examples: Mapping[str, int]) -> tuple[Columns, dict[str, Columns]]:
+    """The metrics pooled over all clients' test examples, and each client's own; `examples` as named in hello.
 
     A client whose tallies are unusable is moved to the failures.
     """
@@ -25,9 +25,13 @@ def measure(replies: Replies) -> tuple[Columns, dict[str, Columns]]:
     for site, content in list(replies.content.items()):
         names = [f"{model}{kind}" for model in MODELS for kind in ("", "_point")]
         try:
-            found = {name: tally for name in names if (tally := read_tally(content, name)) is not None}
+            found = {
+                name: tally
+                for name in names
+                if (tally := read_tally(content, name, examples[site])) is not None
+            }
         except BadReply as error:
-            replies.failures[site] = str(error)
+            replies.failures.setdefault(site, str(error))
             del replies.content[site]
             continue
         if found:

@@ -35,6 +35,7 @@ class Site:
     classes: tuple[str, ...]
     fingerprint: str  # of the model's parameter names and shapes
     group: int | None  # its true group, where the data layout has groups
+    partitions: int  # into how many shares a simulation cuts its data
 
 
 class Roster:
@@ -93,14 +94,16 @@ class Roster:
             )
             for node in new
         }  # fmt: skip
-        replies = exchange(self._grid, messages, self._settings.round_timeout)
+        patience = self._settings.round_timeout if not started else self._settings.wait_timeout
+        replies = exchange(self._grid, messages, min(patience, self._settings.round_timeout))
         for node, reason in replies.failures.items():
+            self._asked.add(int(node))  # asked once: a node that is dead must not hold up every round
             self._leave_out(f"node {node} did not answer hello: {reason}")
         for node, content in sorted(replies.content.items()):
             self._asked.add(int(node))
             try:
                 site = _read_hello(int(node), dict(content["hello"]))
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 self._leave_out(
                     f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
                 )
@@ -109,6 +112,7 @@ class Roster:
             if problem and not started:
                 raise StrategyError(problem)
             if problem:
+                self._asked.discard(int(node))  # its twin may only be a node that is about to be given up
                 self._leave_out(problem)
             else:
                 self.sites[site.name] = site
@@ -157,4 +161,5 @@ def _read_hello(node: int, said: dict[str, Any]) -> Site:
         classes=tuple(str(label) for label in said["classes"]),
         fingerprint=str(said["fingerprint"]),
         group=int(said["group"]) if said.get("group", -1) >= 0 else None,
+        partitions=int(said.get("partitions", 0)),
     )

@@ -114,6 +114,50 @@ def test_impossible_metrics_are_dropped_too(federate: Federate) -> None:
     assert 0 <= float(run.rows[-1]["pm_accuracy"]) <= 1
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"n": [20.0], "correct": [5.0]},
+        {"n": [1e30], "correct": [0.0]},
+        {"n": [20.0], "correct": [21.0]},
+        {"n": [20.0], "correct": [1.0], "bin_n": [1.0]},
+    ],
+)
+def test_no_tally_can_end_the_run_or_outweigh_the_others(
+    federate: Federate, broken: dict[str, list[float]]
+) -> None:
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        if number == 1 and "gm" in reply.content:
+            whole = dict(reply.content["gm"])
+            reply.content["gm"] = MetricRecord(
+                broken if len(broken) < 3 and broken["n"] != [1e30] else whole | broken
+            )
+        return reply
+
+    calm, run = federate("calm"), federate("run", interfere=interfere)
+    assert run.state == "finished" and float(run.rows[-1]["gm_accuracy"]) > 0
+    measured = [row["site"] for row in run.clients if row["round"] == "4" and row["gm_accuracy"]]
+    assert measured == ["0", "2", "3"]
+    assert any("Site 1 was not measured" in text for text in run.said("warning"))
+    assert (calm.tensors["w"] == run.tensors["w"]).all(), "training is not touched by it"
+
+
+def test_an_absurd_upload_is_dropped(federate: Federate) -> None:
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        if number == 2 and "w" in reply.content:
+            return _with_rows(reply, lambda row: row * np.float32(3e37))
+        return reply
+
+    run = federate(interfere=interfere)
+    assert run.tensors["w"].abs().max() < 100
+    assert any("Site 2 dropped" in text and "beyond" in text for text in run.said("warning"))
+
+
+def test_a_step_out_of_the_finite_numbers_ends_the_run_saved(federate: Federate) -> None:
+    with pytest.raises(StrategyError, match=r"Round \d+: the server's step left the finite numbers"):
+        federate(beta=1e45, rounds=6)
+
+
 def test_below_min_clients_the_round_is_repeated(federate: Federate) -> None:
     calls: list[int] = []
 
