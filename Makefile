@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 
 .PHONY: run test lint clean
 
-## pFedBayes on scikit-learn's scanned digits with ten clients: a result in about a minute after installation
+## pFedBayes on scikit-learn's scanned digits with ten clients: a result in a minute or two
 run: $(READY)
 	$(VENV)/bin/fedbayes run dataset=digits size=medium rounds=60 personal-steps=5 zeta=0.5
 
