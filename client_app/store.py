@@ -41,8 +41,11 @@ class Store:
 
     def load(self, before: int) -> Stored | None:
         """The latest state with a tag below `before`; None for a client without a past."""
-        states = [state for name in (LATEST, PREVIOUS) if (state := self._read(name))]
-        return max((state for state in states if state.round < before), key=lambda s: s.round, default=None)
+        for name in (LATEST, PREVIOUS):  # the second file is read only where the first does not serve
+            state = self._read(name)
+            if state and state.round < before:
+                return state
+        return None
 
     def save(self, server_round: int, tensors: Mapping[str, Tensor], started_from: Stored | None) -> None:
         """The state after `server_round`; the one it started from is kept beside it."""

@@ -113,9 +113,7 @@ class PersonalStrategy(Strategy):
             self.tell("round", rounds=self.settings.rounds, **row.columns)
         last = self.settings.rounds
         messages = self.configure_evaluate(last + 1, ArrayRecord(), ConfigRecord(), grid)
-        self._receive(self._send(grid, messages))
-        for site, reason in self._exchange.replies.failures.items():
-            self.tell("warning", message=f"Site {site} was not measured: {reason}.")
+        self.aggregate_evaluate(last + 1, self._send(grid, messages))
         self._measure(row)
         journal.append(row.columns, row.client_rows())
         self.checkpoint(journal, row, closed=True)
@@ -139,17 +137,13 @@ class PersonalStrategy(Strategy):
 
     def _measure(self, row: Row) -> None:
         """The measures in the latest replies describe the models before that exchange: `row`."""
-        replies = self._exchange.replies
-        known = set(replies.failures)
+        replies, number = self._exchange.replies, row.columns["round"]
         pooled, each = measure(replies, self._examples())
         row.add_measures(pooled, each)
-        for site in sorted(set(replies.failures) - known):
-            self.tell("warning", message=f"Site {site} was not measured: {replies.failures[site]}.")
-        absent = sorted(set(self.roster.sites) - set(each))
-        if absent:
-            number = row.columns["round"]
-            self.tell("warning", message=f"Row {number} does not cover: site {', site '.join(absent)}.")
-        self.tell("evaluated", round=row.columns["round"], rounds=self.settings.rounds, **pooled)
+        for site in sorted(set(self.roster.sites) - set(each)):
+            reason = replies.failures.get(site, "it cannot be reached")
+            self.tell("warning", message=f"Site {site} was not measured for row {number}: {reason}.")
+        self.tell("evaluated", round=number, rounds=self.settings.rounds, **pooled)
 
     def checkpoint(self, journal: Journal, row: Row, closed: bool) -> None:
         memory = {
