@@ -30,7 +30,13 @@ class Optimiser:
     """Takes steps in place on `parameters`; `memory()` gives what must be kept."""
 
     def __init__(
-        self, parameters: Tensor, memory: Memory, optimizer: str, lr: float, lr_third: float | None = None
+        self,
+        parameters: Tensor,
+        memory: Memory,
+        optimizer: str,
+        lr: float,
+        lr_third: float | None = None,
+        beta2: float = 0.999,
     ) -> None:
         if optimizer not in OPTIMIZERS or (optimizer == "adam") != (memory.moments.numel() > 0):
             raise ValueError(
@@ -38,6 +44,7 @@ class Optimiser:
             )
         self.parameters = parameters
         self.optimizer = optimizer
+        self.beta2 = beta2
         self.slices = [(slice(None), lr)]
         if lr_third is not None and lr_third != lr and len(parameters) > 2:
             self.slices = [(slice(0, 2), lr), (slice(2, None), lr_third)]  # λ has a rate of its own
@@ -53,8 +60,7 @@ class Optimiser:
                 self._adam(self.parameters[rows], gradient[rows], self.moments[:, rows], count, lr)
         self.steps += 1
 
-    @staticmethod
-    def _adam(parameters: Tensor, gradient: Tensor, moments: Tensor, steps: Tensor, lr: float) -> None:
+    def _adam(self, parameters: Tensor, gradient: Tensor, moments: Tensor, steps: Tensor, lr: float) -> None:
         adam(
             [parameters],
             [gradient],
@@ -65,7 +71,7 @@ class Optimiser:
             fused=True,
             amsgrad=False,
             beta1=0.9,
-            beta2=0.999,
+            beta2=self.beta2,
             lr=lr,
             weight_decay=0.0,
             eps=1e-8,

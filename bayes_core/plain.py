@@ -37,6 +37,7 @@ def train_weights(
     lr: float,
     generator: torch.Generator,
     proximal: float = 0.0,
+    adam_beta2: float = 0.999,
     likelihood: Likelihood = categorical,
 ) -> tuple[Weights, float]:
     """`steps` minibatch steps on the mean loss, plus (proximal/2)·‖θ − θ_start‖² (FedProx); also the loss."""
@@ -45,7 +46,7 @@ def train_weights(
     shapes = shapes_of(network)
     buffers = {name: buffer.clone() for name, buffer in start.buffers.items()}
     v = start.v.clone()
-    optimiser = Optimiser(v, start.memory, optimizer, lr)
+    optimiser = Optimiser(v, start.memory, optimizer, lr, beta2=adam_beta2)
     loss = torch.zeros((), device=v.device)
 
     network.train()

@@ -12,6 +12,7 @@ from q and the gradient stays unbiased, but what the noise adds to first order c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ class Recipe:
     lr_personal: float = 0.001  # η₁
     lr_global: float = 0.001  # η₂
     lr_lambda: float = 0.001  # of λ's logit, in q and in w
+    adam_beta2: float = 0.999
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ def client_update(
     shapes = shapes_of(network)
     buffers = {name: buffer.clone() for name, buffer in personal.buffers.items()}
     q, w = personal.q.clone(), family.free(w).clone()
-    q_optimiser = Optimiser(q, personal.q_memory, recipe.optimizer, recipe.lr_personal, recipe.lr_lambda)
-    w_optimiser = Optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global, recipe.lr_lambda)
+    optimiser = partial(Optimiser, lr_third=recipe.lr_lambda, beta2=recipe.adam_beta2)
+    q_optimiser = optimiser(q, personal.q_memory, recipe.optimizer, recipe.lr_personal)
+    w_optimiser = optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global)
     loss = torch.zeros((), device=q.device)
 
     work = workspace(family, q, w, recipe.zeta)

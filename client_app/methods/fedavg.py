@@ -34,6 +34,7 @@ class FedAvg(ClientMethod):
             batch_size=self.settings.batch_size,
             optimizer=self.settings.optimizer,
             lr=self.settings.lr_global,
+            adam_beta2=self.settings.adam_beta2,
             generator=self.stream(server_round, "train"),
             proximal=self.proximal,
         )

@@ -45,6 +45,7 @@ class PFedBayes(ClientMethod):
             lr_personal=settings.lr_personal,
             lr_global=settings.lr_global,
             lr_lambda=settings.lr_lambda,
+            adam_beta2=settings.adam_beta2,
         )
         updated = client_update(
             self.network,
