@@ -56,7 +56,7 @@ TABLES = {  # table: {name of the run: (title, what is added to `fedbayes run`)}
         },
         "sparse-target-0.2": (
             "sFedBayes, target 0.2",
-            f"{SPARSE} method=sfedbayes sparsity-target=0.2 lr-lambda=0.01",
+            f"{SPARSE} method=sfedbayes sparsity-target=0.2",
         ),
     },
 }

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from bayes_core import Gaussian, SpikeSlab, build_family, mean, moments
-from bayes_core.sparsity import tilt
+from bayes_core.sparsity import shift
 from strategies.base import PersonalStrategy
 
 
@@ -35,7 +35,7 @@ class PFedBayes(PersonalStrategy):
     def towards(self, v: Tensor, target: Tensor) -> Tensor:
         v, share = super().towards(v, target), self.settings.sparsity_target
         sparse = isinstance(self.family, SpikeSlab) and self.family.gated
-        return tilt(v, share) if share and sparse else v
+        return shift(v, share) if share and sparse else v
 
 
 METHOD = PFedBayes

@@ -53,7 +53,7 @@ def test_the_share_of_weights_that_are_on_is_a_column(federate: Federate) -> Non
 
 
 def test_three_rows_travel(federate: Federate) -> None:
-    run = federate(method="sfedbayes", rounds=1)
+    run = federate(method="sfedbayes", rounds=1, lr_lambda=0.001)
     assert run.rows[1]["bytes_up"] == run.rows[1]["bytes_down"] == str(4 * 3 * (4 * PARAMETERS + HEADER))
     w = run.tensors["w"]
     assert w.shape == (3, PARAMETERS) and w[2].min() > 0 and w[2].max() < 1
