@@ -2,8 +2,9 @@
 VENV ?= .venv
 PYTHON ?= python3
 READY := $(VENV)/.ready
+READY_BENCH := $(VENV)/.ready-bench
 
-.PHONY: run test lint clean
+.PHONY: run test lint bench bench-full clean
 
 ## pFedBayes on scikit-learn's scanned digits with ten clients: a result in a minute or two
 run: $(READY)
@@ -13,16 +14,28 @@ run: $(READY)
 test: $(READY)
 	$(VENV)/bin/python -m pytest -q
 
+## speed, memory and bytes: the quick part, about ten minutes (OPTIONS='--only step --data-dir DIR --out-dir DIR')
+bench: $(READY_BENCH)
+	$(VENV)/bin/python -m benchmarks $(OPTIONS)
+
+## all of it: up to an hour and a half
+bench-full: $(READY_BENCH)
+	$(VENV)/bin/python -m benchmarks --full $(OPTIONS)
+
 lint: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy bayes_core client_app server_app strategies fedbayes
+	$(VENV)/bin/mypy bayes_core client_app server_app strategies fedbayes benchmarks
 	$(VENV)/bin/lint-imports
 
 $(READY): pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(READY)
+
+$(READY_BENCH): $(READY)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	touch $(READY_BENCH)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

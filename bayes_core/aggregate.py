@@ -1,45 +1,120 @@
 """The server's arithmetic: mean, moments, extrapolate.
 
-Sums are taken in float64 and rounded once to float32. The caller passes uploads in the order of their
-site ids, so the result does not depend on the order in which clients answer.
+Uploads are added one at a time, as they arrive, and need not be kept. The order leaves no trace in the result, not
+even in the last bit: each term is split into a coarse and a fine part on two fixed grids, so that both sums are free
+of rounding errors (see `Sum`); the result is rounded to float32 once.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-
-def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """The mean of the uploads, row by row (the paper's step; uniform unless weighted)."""
-    shares = _shares(uploads, weights)
-    total = torch.zeros_like(uploads[0], dtype=torch.float64)
-    for upload, share in zip(uploads, shares, strict=True):
-        total.add_(upload.double(), alpha=share)
-    return total.float()
+BLOCK = 32768  # numbers at a time: what is computed on the way stays in the processor's cache
+# Adding and taking away 1.5·2^k rounds a float64 to a multiple of 2^(k−52).
+COARSE = 1.5 * 2.0**28  # to multiples of 2^-24: a sum of less than 2^29 has no rounding error
+FINE = 1.5 * 2.0**-5  # to multiples of 2^-57; the fine parts, below 2^-25, of up to 2^20 terms fit
 
 
-def moments(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+class Sum:
+    """A sum of float64 terms that does not depend on their order.
+
+    A term loses at most 2^-58 (3e-18), and the sum nothing, as long as it stays below 2^29. Beyond, it is an ordinary
+    float64 sum.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.coarse = torch.zeros(size, dtype=torch.float64)
+        self.fine = torch.zeros(size, dtype=torch.float64)
+
+    def add(self, where: slice, term: Tensor) -> None:
+        """Add `term`, which is used up, to the entries `where`."""
+        coarse = (term + COARSE).sub_(COARSE)
+        self.coarse[where] += coarse
+        self.fine[where] += term.sub_(coarse).add_(FINE).sub_(FINE)
+
+    def value(self) -> Tensor:
+        return self.coarse + self.fine
+
+
+class Aggregate(Protocol):
+    """What uploads are added to. It starts from `origin`, a distribution near them: the server's own."""
+
+    def __init__(self, origin: Tensor) -> None: ...
+
+    def add(self, upload: Tensor, weight: float = 1.0) -> None: ...
+
+    def result(self) -> Tensor: ...
+
+
+class Mean:
+    """The mean of the uploads, row by row (the paper's step)."""
+
+    def __init__(self, origin: Tensor) -> None:
+        self.shape = origin.shape
+        self.total = Sum(origin.numel())
+        self.weight = 0.0
+
+    def add(self, upload: Tensor, weight: float = 1.0) -> None:
+        flat = upload.reshape(-1)
+        for block in _blocks(len(flat)):
+            self.total.add(block, flat[block].double().mul_(weight))
+        self.weight += weight
+
+    def result(self) -> Tensor:
+        return self.total.value().div_(self.weight).float().view(self.shape)
+
+
+class Moments:
     """The w that minimises Σ KL(q_i ‖ w): the paper's lemma, for either family.
 
     μ_w = Σ λ_i μ_i / Σ λ_i, σ_w² = Σ λ_i [σ_i² + (μ_i − μ_w)²] / Σ λ_i, λ_w = mean λ_i. A Gaussian has λ_i = 1.
+    The squares are taken about the origin's μ, which is near: about 0 they would lose their digits.
     """
-    rows = [upload.double() for upload in uploads]
-    shares = _shares(uploads, weights)
-    gates = [
-        share * (row[2].clamp_min(1e-30) if len(row) == 3 else torch.ones_like(row[0]))
-        for row, share in zip(rows, shares, strict=True)
-    ]
-    total = torch.stack(gates).sum(0)
-    mu, variance = torch.zeros_like(rows[0][0]), torch.zeros_like(rows[0][0])
-    for row, gate in zip(rows, gates, strict=True):
-        mu.addcmul_(row[0], gate / total)
-    for row, gate in zip(rows, gates, strict=True):
-        variance.addcmul_(softplus(row[1]).square() + (row[0] - mu).square(), gate / total)
-    slab = torch.stack([mu, inverse_softplus(variance.sqrt())])
-    return (slab if len(rows[0]) == 2 else torch.cat([slab, total[None]])).float()
+
+    def __init__(self, origin: Tensor) -> None:
+        self.origin = origin
+        rows, size = origin.shape
+        self.gates = Sum(size) if rows == 3 else None
+        self.first, self.second = Sum(size), Sum(size)
+        self.weight = 0.0
+
+    def add(self, upload: Tensor, weight: float = 1.0) -> None:
+        for block in _blocks(upload.shape[1]):
+            rows = upload[:, block].double()
+            distance = rows[0] - self.origin[0, block]
+            square = softplus(rows[1]).square_().addcmul_(distance, distance)
+            if self.gates is not None:
+                gate = rows[2].clamp_min_(1e-30)
+                distance, square = distance.mul_(gate), square.mul_(gate)
+                self.gates.add(block, gate.mul_(weight))
+            self.first.add(block, distance.mul_(weight))
+            self.second.add(block, square.mul_(weight))
+        self.weight += weight
+
+    def result(self) -> Tensor:
+        gates = self.gates.value() if self.gates is not None else torch.tensor(self.weight)
+        shift = self.first.value().div_(gates)
+        variance = self.second.value().div_(gates).addcmul_(shift, shift, value=-1)
+        # Rounding must not take the variance below 0 where σ is far smaller than the distance from the origin.
+        rho = inverse_softplus(variance.clamp_min_(1e-22).sqrt_())
+        rows = [shift.add_(self.origin[0]), rho]
+        return torch.stack(rows if self.gates is None else [*rows, gates.div_(self.weight)]).float()
+
+
+def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The mean of the uploads, row by row (uniform unless weighted)."""
+    weights = _checked(uploads, weights)
+    return _fill(Mean(uploads[0]), uploads, weights)
+
+
+def moments(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The w that minimises Σ KL(q_i ‖ w)."""
+    weights = _checked(uploads, weights)
+    return _fill(Moments(mean(uploads, weights)), uploads, weights)
 
 
 def extrapolate(w: Tensor, target: Tensor, beta: float) -> Tensor:
@@ -52,13 +127,23 @@ def inverse_softplus(sigma: Tensor) -> Tensor:
     return sigma + torch.log(-torch.expm1(-sigma))
 
 
-def _shares(uploads: Sequence[Tensor], weights: Sequence[float] | None) -> list[float]:
+def _checked(uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Sequence[float]:
     if not uploads:
         raise ValueError("There is nothing to aggregate: no uploads.")
     if weights is None:
-        return [1 / len(uploads)] * len(uploads)
+        return [1.0] * len(uploads)
     if len(weights) != len(uploads) or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise ValueError("Weights must be as many as the uploads, finite and not negative.")
     if sum(weights) <= 0:
         raise ValueError("Weights must not all be zero.")
-    return [weight / sum(weights) for weight in weights]
+    return weights
+
+
+def _fill(aggregate: Aggregate, uploads: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    for upload, weight in zip(uploads, weights, strict=True):
+        aggregate.add(upload, weight)
+    return aggregate.result()
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))

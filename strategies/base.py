@@ -9,25 +9,24 @@ Flower's ready-made FedAvg is not reused: it samples by node id (which changes f
 float32 in the order of arrival, and spends two exchanges a round.
 """
 
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
-from bayes_core import extrapolate, mean
+from bayes_core import extrapolate
+from bayes_core.aggregate import Aggregate, Mean
 from bayes_core.families import Family
-from bayes_core.streams import stream
-from bayes_core.wire import encode
 from fedbayes.settings import Settings
-from strategies.exchange import BadReply, array_bytes, read_upload, sort_replies
+from strategies.exchange import Exchange
 from strategies.measures import Columns, measure
-from strategies.records import Exchange, Journal, Row, Upload
+from strategies.messages import Task, compose, sample, tasks_of
+from strategies.records import Journal, Row, Upload
+from strategies.replies import BadReply, read_upload
 from strategies.roster import Roster, StrategyError
 
 ATTEMPTS = 3  # at one round, before the run ends for want of clients
@@ -37,6 +36,8 @@ class PersonalStrategy(Strategy):
     """Sampling, failures, evaluation, checkpoints. Subclasses say what is sent and how it is combined."""
 
     family: Family
+    aggregate_by: type[Aggregate] = Mean  # the paper's mean, unless a method offers another
+    wants_uploads = True
 
     def __init__(
         self, settings: Settings, roster: Roster, identity: Mapping[str, str], tell: Callable[..., None]
@@ -47,8 +48,10 @@ class PersonalStrategy(Strategy):
         self.tell = tell
         self.tensors: dict[str, Tensor] = {}  # all the server knows: what a checkpoint holds
         self.attempt = 0
-        self._exchange = Exchange({}, [], 0.0)
-        self._aggregated: list[Upload] = []
+        self.exchange = Exchange({}, 0.0)
+        self.sampled: list[str] = []  # the sites whose training counts in this exchange
+        self.uploads: list[Upload] = []  # those that were used, in the order of the site ids …
+        self.aggregates: dict[str, Aggregate] = {}  # … and what they add up to, for each of the `tensors`
 
     # ------------------------------------------------------------------ a method's own part
 
@@ -56,14 +59,22 @@ class PersonalStrategy(Strategy):
     def initial(self, weights: Tensor) -> dict[str, Tensor]:
         """The server's distributions before the first round, from an ordinary network's weights."""
 
-    def aggregate(self, uploads: Sequence[Upload]) -> None:
-        """w ← (1−β)·w + β·mean of the uploads."""
-        target = self.combine([upload.w for upload in uploads], self.weights(uploads))
-        self.tensors["w"] = self.towards(self.tensors["w"], target)
+    def base_of(self, report: Mapping[str, Any]) -> str:
+        """Which of the server's distributions an upload started from; BadReply for an impossible report."""
+        return "w"
 
-    def combine(self, uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
-        """The paper's mean, unless a method offers another."""
-        return mean(uploads, weights)
+    def add(self, upload: Upload, w: Tensor) -> None:
+        """Use one upload; it is not kept."""
+        base = self.base_of(upload.report)
+        if base not in self.aggregates:
+            self.aggregates[base] = self.aggregate_by(self.tensors[base])
+        by_examples = self.settings.weighting == "examples"
+        self.aggregates[base].add(w, float(upload.n_train) if by_examples else 1.0)
+
+    def step(self) -> None:
+        """w ← (1−β)·w + β·mean of the uploads, when all of them are in."""
+        for base, aggregate in self.aggregates.items():
+            self.tensors[base] = self.towards(self.tensors[base], aggregate.result())
 
     def towards(self, v: Tensor, target: Tensor) -> Tensor:
         """The (1−β) extrapolation, within the family."""
@@ -73,10 +84,7 @@ class PersonalStrategy(Strategy):
         """What comes before round 1; gives row 0."""
         return Row({"round": 0})
 
-    def check_report(self, report: Mapping[str, Any]) -> None:
-        """BadReply for an upload whose numbers a method cannot use."""
-
-    def describe(self, row: Row, uploads: Sequence[Upload]) -> None:
+    def describe(self, row: Row) -> None:
         """Add a method's own columns to the row of a round."""
 
     def memory(self) -> dict[str, Any]:
@@ -85,11 +93,6 @@ class PersonalStrategy(Strategy):
 
     def remember(self, memory: Mapping[str, Any]) -> None:
         """The reverse of `memory`."""
-
-    def weights(self, uploads: Sequence[Upload]) -> list[float] | None:
-        """None for the paper's unweighted mean."""
-        by_examples = self.settings.weighting == "examples"
-        return [float(upload.n_train) for upload in uploads] if by_examples else None
 
     # ------------------------------------------------------------------ the loop
 
@@ -112,8 +115,8 @@ class PersonalStrategy(Strategy):
             self.checkpoint(journal, row, closed=False)
             self.tell("round", rounds=self.settings.rounds, **row.columns)
         last = self.settings.rounds
-        messages = self.configure_evaluate(last + 1, ArrayRecord(), ConfigRecord(), grid)
-        self.aggregate_evaluate(last + 1, self._send(grid, messages))
+        self.configure_evaluate(last + 1, ArrayRecord(), ConfigRecord(), grid)
+        self.aggregate_evaluate(last + 1, self.exchange.conduct(grid))
         self._measure(row)
         journal.append(row.columns, row.client_rows())
         self.checkpoint(journal, row, closed=True)
@@ -122,22 +125,17 @@ class PersonalStrategy(Strategy):
         """Exchange t, repeated while too few replies can be used; what is known of row t already."""
         for self.attempt in range(ATTEMPTS):
             self.roster.refresh()
-            messages = self.configure_train(
-                server_round, ArrayRecord(), ConfigRecord({"evaluate": due}), grid
-            )
-            aggregated, _ = self.aggregate_train(server_round, self._send(grid, messages))
+            self.configure_train(server_round, ArrayRecord(), ConfigRecord({"evaluate": due}), grid)
+            aggregated, _ = self.aggregate_train(server_round, self.exchange.conduct(grid))
             if aggregated is not None:
                 return self._row(server_round)
             trouble = f"Round {server_round}: fewer than {self._quorum()} usable replies{self._failures()}"
             self.tell("warning", message=f"{trouble} (attempt {self.attempt + 1} of {ATTEMPTS}).")
         raise StrategyError(f"{trouble}, {ATTEMPTS} times; all rounds up to {server_round - 1} are saved.")
 
-    def _send(self, grid: Grid, messages: list[Message]) -> Iterable[Message]:
-        return grid.send_and_receive(messages, timeout=self.settings.round_timeout) if messages else []
-
     def _measure(self, row: Row) -> None:
         """The measures in the latest replies describe the models before that exchange: `row`."""
-        replies, number = self._exchange.replies, row.columns["round"]
+        replies, number = self.exchange.replies, row.columns["round"]
         pooled, each = measure(replies, self._examples())
         row.add_measures(pooled, each)
         for site in sorted(set(self.roster.sites) - set(each)):
@@ -164,47 +162,44 @@ class PersonalStrategy(Strategy):
 
         `arrays` is not used: a strategy holds its distributions, one or several, in `tensors`.
         """
-        sampled = self._sample(server_round)
-        others = [site for site in self.roster.online if site not in sampled]
-        evaluate = bool(config["evaluate"])
-        tasks = {site: {"train": True, "upload": True, "evaluate": evaluate} for site in sampled}
-        if self.settings.train_all:
-            tasks |= {site: {"train": True, "upload": False, "evaluate": evaluate} for site in others}
-        elif evaluate:
-            tasks |= {site: {"train": False, "upload": False, "evaluate": True} for site in others}
-        return self._messages(server_round, tasks, sampled)
+        self.sampled = self.sample(server_round)
+        upload, evaluate = self.wants_uploads, bool(config["evaluate"])
+        tasks = tasks_of(self.sampled, self.roster.online, upload, evaluate, self.settings.train_all)
+        return self._compose(server_round, tasks)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Combine the usable uploads; (None, None) when they are too few."""
+        """Add up the usable uploads as they arrive; (None, None) when they are too few."""
         self._receive(replies)
-        uploads = self._uploads()
-        if len(uploads) < self._quorum():
+        for site, reason in self.exchange.replies.failures.items():
+            self.tell("warning", message=f"Site {site} dropped from this round: {reason}.")
+        if len(self.uploads) < self._quorum():
             return None, None
         before = dict(self.tensors)
-        self.aggregate(uploads)
+        self.step()
         if not all(bool(tensor.isfinite().all()) for tensor in self.tensors.values()):
             self.tensors = before
             raise StrategyError(
                 f"Round {server_round}: the server's step left the finite numbers (beta={self.settings.beta}); "
                 "everything before it is saved."
             )
-        self._aggregated = uploads
-        return ArrayRecord(), MetricRecord({"clients_ok": len(uploads)})
+        self.aggregates = {}  # as large as all the rest
+        return ArrayRecord(), MetricRecord({"clients_ok": len(self.uploads)})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Evaluate-only messages to every site that can be reached."""
         self.roster.refresh()
-        tasks = {site: {"train": False, "upload": False, "evaluate": True} for site in self.roster.online}
-        return self._messages(server_round, tasks, [])
+        self.sampled = []
+        tasks = tasks_of([], self.roster.online, upload=False, evaluate=True, train_all=False)
+        return self._compose(server_round, tasks)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The metrics pooled over all clients' test examples."""
         self._receive(replies)
-        return MetricRecord(measure(self._exchange.replies, self._examples())[0]) or None
+        return MetricRecord(measure(self.exchange.replies, self._examples())[0]) or None
 
     def _examples(self) -> dict[str, int]:
         return {name: site.n_test for name, site in self.roster.sites.items()}
@@ -212,93 +207,70 @@ class PersonalStrategy(Strategy):
     def summary(self) -> None:
         """The start event tells it."""
 
-    # ------------------------------------------------------------------ messages and replies
+    # ------------------------------------------------------------------ one exchange
 
-    def _sample(self, server_round: int) -> list[str]:
-        """S of the sites that can be reached, by a generator from (seed, round, attempt)."""
-        online = self.roster.online
+    def sample(self, server_round: int) -> list[str]:
+        """S of the sites that can be reached."""
         share = self.settings.clients_per_round
-        if share == 0 or share >= len(online):
-            return online
-        generator = stream(self.settings.seed, "sample", server_round, self.attempt)
-        return sorted(online[i] for i in torch.randperm(len(online), generator=generator)[:share].tolist())
+        return sample(self.roster.online, share, self.settings.seed, "sample", server_round, self.attempt)
 
-    def _messages(
-        self, server_round: int, tasks: Mapping[str, Mapping[str, bool]], trained: list[str]
-    ) -> list[Message]:
-        """Every site gets the server's distributions; the records are made once and shared."""
-        records = {
-            name: ArrayRecord({row: Array(array) for row, array in encode(v, self.family.rows).items()})
-            for name, v in self.tensors.items()
-        }
-        messages = {}
-        for site, task in sorted(tasks.items()):
-            said = ConfigRecord({**self.identity, "round": server_round, **task})
-            messages[site] = Message(
-                RecordDict({**records, "exchange": said}),
-                dst_node_id=self.roster.sites[site].node,
-                message_type="train" if task["train"] else "evaluate",
-                group_id=str(server_round),
-                ttl=self.settings.round_timeout,
-            )
-        self._exchange = Exchange(messages, trained, time.monotonic())
-        return list(messages.values())
+    def _compose(self, server_round: int, tasks: Mapping[str, Task]) -> list[Message]:
+        timeout = self.settings.round_timeout
+        said: dict[str, str | int] = {**self.identity, "round": server_round}
+        messages = compose(self.tensors, self.family, tasks, said, self.roster.sites, timeout)
+        self.exchange = Exchange(messages, timeout)
+        return list(self.exchange.messages.values())
 
     def _receive(self, replies: Iterable[Message]) -> None:
-        current = self._exchange
-        current.replies = sort_replies(current.messages, replies, self.settings.round_timeout)
-        for site, content in current.replies.content.items():
-            if "notes" in content:
-                for note in content["notes"].values():
-                    self.tell("warning", message=f"Site {site}: {note!s}.")
-
-    def _uploads(self) -> list[Upload]:
-        """The usable uploads in the order of the site ids; the others become failures."""
-        replies, uploads = self._exchange.replies, []
-        for site in self._exchange.trained:
-            if site not in replies.content:
-                continue
-            content = replies.content[site]
+        self.uploads, self.aggregates = [], {}
+        unusable: dict[str, str] = {}
+        for site, content in self.exchange.read(replies):
             try:
-                w = read_upload(content, "w", self.family, self._like())
-                report = dict(content["report"]) if "report" in content else {}
-                self.check_report(report)
-                uploads.append(Upload(site, w, self.roster.sites[site].n_train, report))
+                if site in self.sampled:
+                    self._take(site, content)
             except BadReply as error:
-                replies.failures[site] = str(error)  # its measures, checked on their own, may still be good
-        for site, reason in replies.failures.items():
-            self.tell("warning", message=f"Site {site} dropped from this round: {reason}.")
-        return uploads
+                unusable[site] = str(error)  # its measures, checked on their own, may still be good
+            for name in list(content.array_records):
+                del content[name]  # what remains is small
+        self.uploads.sort(key=lambda upload: upload.site)
+        failures = self.exchange.replies.failures | unusable
+        self.exchange.replies.failures = dict(sorted(failures.items()))
+        for site, content in self.exchange.replies.content.items():
+            for note in dict(content.get("notes", {})).values():
+                self.tell("warning", message=f"Site {site}: {note!s}.")
 
-    def _like(self) -> Tensor:
-        """A tensor of the shape that every upload must have."""
-        return next(iter(self.tensors.values()))
+    def _take(self, site: str, content: RecordDict) -> None:
+        """Use the upload in a reply, or BadReply."""
+        upload = Upload(site, self.roster.sites[site].n_train, dict(content.get("report", {})))
+        base = self.base_of(upload.report)
+        if self.wants_uploads:
+            self.add(upload, read_upload(content, "w", self.family, self.tensors[base]))
+        self.uploads.append(upload)
 
     def _quorum(self) -> int:
         share = self.settings.clients_per_round
         return min(self.settings.min_clients, share) if share else self.settings.min_clients
 
     def _failures(self) -> str:
-        reasons = [f"site {site}: {reason}" for site, reason in self._exchange.replies.failures.items()]
+        reasons = [f"site {site}: {reason}" for site, reason in self.exchange.replies.failures.items()]
         return f" ({'; '.join(reasons[:3])})" if reasons else ""
 
     def _row(self, server_round: int) -> Row:
         """Row t as far as exchange t tells it."""
-        current = self._exchange
-        failures = current.replies.failures
+        current, failures = self.exchange, self.exchange.replies.failures
         clients: dict[str, Columns] = {
             site: {"status": f"failed: {failures[site]}" if site in failures else "ok"}
             for site in current.messages
-            if site in failures or site in current.trained
+            if site in failures or site in self.sampled
         }
         columns = {
             "round": server_round,
-            "clients_ok": len([site for site in current.trained if site not in failures]),
+            "clients_ok": len(self.uploads),
             "clients_failed": len(failures),
-            "seconds": round(time.monotonic() - current.started, 3),
-            "bytes_up": sum(array_bytes(content) for content in current.replies.content.values()),
-            "bytes_down": sum(array_bytes(message.content) for message in current.messages.values()),
+            "seconds": round(current.seconds, 3),
+            "bytes_up": current.bytes_up,
+            "bytes_down": current.bytes_down,
         }
         row = Row(columns, clients)
-        self.describe(row, self._aggregated)
+        self.describe(row)
         return row

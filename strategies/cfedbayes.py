@@ -10,7 +10,8 @@ family is open, so sparse and clustered together is `family = "spike-slab"`.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,9 +22,9 @@ from torch import Tensor
 from bayes_core import spectral_clusters, symmetric_kl_matrix
 from bayes_core.clustering import choose_k_with_evidence
 from bayes_core.streams import seed_of
-from strategies.exchange import BadReply
 from strategies.pfedbayes import PFedBayes
 from strategies.records import Journal, Row, Upload
+from strategies.replies import BadReply
 
 
 class CFedBayes(PFedBayes):
@@ -32,6 +33,7 @@ class CFedBayes(PFedBayes):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.members: dict[str, int] = {}  # each site's latest cluster
+        self.first: dict[str, Tensor] = {}  # the uploads of round 0, which are compared with each other
         self.changes = 0
         self.empty: set[int] = set()
 
@@ -47,21 +49,27 @@ class CFedBayes(PFedBayes):
         self.checkpoint(journal, row, closed=False)
         return row
 
-    def _sample(self, server_round: int) -> list[str]:
+    def sample(self, server_round: int) -> list[str]:
         """Round 0 asks everybody."""
-        return self.roster.online if server_round == 0 else super()._sample(server_round)
+        return self.roster.online if server_round == 0 else super().sample(server_round)
 
-    def _found(self, uploads: Sequence[Upload]) -> None:
+    def _found(self) -> None:
         """Cluster the first uploads; sites that were not there choose for themselves when they come."""
-        psi = symmetric_kl_matrix(torch.stack([upload.w for upload in uploads]), self.family)
+        sites = [upload.site for upload in self.uploads]
+        psi = symmetric_kl_matrix(torch.stack([self.first[site] for site in sites]), self.family)
         choice = choose_k_with_evidence(psi)
-        k = min(self.settings.clusters or choice.k, len(uploads))
+        k = min(self.settings.clusters or choice.k, len(sites))
         labels = spectral_clusters(psi, k, seed_of(self.settings.seed, "clusters"))
         k = max(labels) + 1
-        self.members = {upload.site: label for upload, label in zip(uploads, labels, strict=True)}
-        self.tensors = {f"u{cluster}": self._centre(uploads, cluster) for cluster in range(k)}
+        self.members = dict(zip(sites, labels, strict=True))
+        self.tensors = {f"u{cluster}": self.tensors["w"] for cluster in range(k)}
+        for upload in self.uploads:
+            report = {**upload.report, "cluster": self.members[upload.site]}
+            super().add(replace(upload, report=report), self.first.pop(upload.site))
+        for base, aggregate in self.aggregates.items():
+            self.tensors[base] = self.family.after_extrapolation(aggregate.result())
         self.evidence = {
-            "sites": [upload.site for upload in uploads],
+            "sites": sites,
             "labels": labels,
             "k": k,
             "asked": self.settings.clusters,
@@ -75,42 +83,43 @@ class CFedBayes(PFedBayes):
         how = "chosen" if self.settings.clusters == 0 else "asked for"
         self.tell("clusters", k=k, message=f"{k} cluster{'s' * (k > 1)} ({how}) of {sizes} clients.")
 
-    def _centre(self, uploads: Sequence[Upload], cluster: int) -> Tensor:
-        members = [upload for upload in uploads if self.members[upload.site] == cluster]
-        centre = self.combine([upload.w for upload in members], self.weights(members))
-        return self.family.after_extrapolation(centre)
-
     # ------------------------------------------------------------------ the rounds
 
     @property
     def clusters(self) -> int:
         return len(self.tensors) if "w" not in self.tensors else 0
 
-    def check_report(self, report: Mapping[str, Any]) -> None:
-        if self.clusters and report.get("cluster") not in range(self.clusters):
-            raise BadReply(f"cluster {report.get('cluster')!r} instead of 0 … {self.clusters - 1}")
-
-    def aggregate(self, uploads: Sequence[Upload]) -> None:
+    def base_of(self, report: Mapping[str, Any]) -> str:
         if not self.clusters:
-            self._found(uploads)
+            return "w"
+        if report.get("cluster") not in range(self.clusters):
+            raise BadReply(f"cluster {report.get('cluster')!r} instead of 0 … {self.clusters - 1}")
+        return f"u{int(report['cluster'])}"
+
+    def add(self, upload: Upload, w: Tensor) -> None:
+        if self.clusters:
+            super().add(upload, w)
+        else:
+            self.first[upload.site] = w
+
+    def step(self) -> None:
+        if not self.clusters:
+            self._found()
             return
         before = dict(self.members)
-        self.members |= {upload.site: int(upload.report["cluster"]) for upload in uploads}
+        self.members |= {upload.site: int(upload.report["cluster"]) for upload in self.uploads}
         self.changes = sum(before.get(site, cluster) != cluster for site, cluster in self.members.items())
         sizes = Counter(self.members.values())
         empty = {cluster for cluster in range(self.clusters) if not sizes[cluster]}
         for cluster in sorted(empty - self.empty):
             self.tell("warning", message=f"Cluster {cluster} has no clients any more; it keeps its prior.")
         self.empty = empty
-        for cluster in {int(upload.report["cluster"]) for upload in uploads}:
-            chose = [upload for upload in uploads if upload.report["cluster"] == cluster]
-            target = self.combine([upload.w for upload in chose], self.weights(chose))
-            self.tensors[f"u{cluster}"] = self.towards(self.tensors[f"u{cluster}"], target)
+        super().step()
 
-    def describe(self, row: Row, uploads: Sequence[Upload]) -> None:
+    def describe(self, row: Row) -> None:
         row.columns["clusters"] = self.clusters
         row.columns["cluster_changes"] = self.changes
-        for upload in uploads:
+        for upload in self.uploads:
             row.clients[upload.site]["cluster"] = self.members[upload.site]
         sites = self.roster.sites
         groups = {site: sites[site].group for site in self.members if site in sites}

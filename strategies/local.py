@@ -1,16 +1,12 @@
-"""`local`, the server's half: no federation. The common start is sent, and nothing is learned from anyone."""
-
-from collections.abc import Sequence
+"""`local`, the server's half: no federation. The common start is sent, and nothing comes back but measures."""
 
 from strategies.fedavg import FedAvg
-from strategies.records import Upload
 
 
 class Local(FedAvg):
-    """Clients train alone; their uploads are only counted."""
+    """Clients train alone; their weights stay at home."""
 
-    def aggregate(self, uploads: Sequence[Upload]) -> None:
-        pass
+    wants_uploads = False
 
 
 METHOD = Local

@@ -10,7 +10,8 @@ from typing import Any
 from flwr.app import MetricRecord
 
 from bayes_core.metrics import add, summarise
-from strategies.exchange import BadReply, Replies, read_tally
+from strategies.exchange import Replies
+from strategies.replies import BadReply, read_tally
 
 Columns = dict[str, Any]  # of rounds.csv or clients.csv
 MODELS = ("pm", "gm")

@@ -3,12 +3,12 @@
 `aggregation = "moments"` takes the minimiser of Σ KL(q_i ‖ w), the paper's own lemma, instead of the mean.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from bayes_core import Gaussian, SpikeSlab, build_family, mean, moments
+from bayes_core import Gaussian, SpikeSlab, build_family
+from bayes_core.aggregate import Mean, Moments
 from bayes_core.sparsity import shift
 from strategies.base import PersonalStrategy
 
@@ -22,15 +22,13 @@ class PFedBayes(PersonalStrategy):
         super().__init__(*arguments)
         settings = self.settings
         self.family = build_family(self.family_name(), settings.temperature, settings.lambda_init)
+        self.aggregate_by = Moments if settings.aggregation == "moments" else Mean
 
     def family_name(self) -> str:
         return "gaussian"
 
     def initial(self, weights: Tensor) -> dict[str, Tensor]:
         return {"w": self.family.init(weights, self.settings.rho_init, self.settings.lambda_init)}
-
-    def combine(self, uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
-        return (moments if self.settings.aggregation == "moments" else mean)(uploads, weights)
 
     def towards(self, v: Tensor, target: Tensor) -> Tensor:
         v, share = super().towards(v, target), self.settings.sparsity_target

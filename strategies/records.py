@@ -1,13 +1,11 @@
-"""What the round loop passes around: uploads, exchanges, rows, and where a run is written down."""
+"""What the round loop passes around: uploads, rows, and where a run is written down."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from flwr.app import Message
 from torch import Tensor
 
-from strategies.exchange import Replies
 from strategies.measures import Columns
 
 
@@ -25,10 +23,9 @@ class Journal(Protocol):
 
 @dataclass(frozen=True)
 class Upload:
-    """One client's checked contribution to a round."""
+    """Whose contribution to a round was used; the distribution itself is added up and forgotten."""
 
     site: str
-    w: Tensor
     n_train: int
     report: Mapping[str, Any]  # what else the client's half of the method said
 
@@ -48,13 +45,3 @@ class Row:
     def client_rows(self) -> list[Columns]:
         number = self.columns["round"]
         return [{"round": number, "site": site, **self.clients[site]} for site in sorted(self.clients)]
-
-
-@dataclass
-class Exchange:
-    """The messages of one exchange by site, and what became of them."""
-
-    messages: dict[str, Message]
-    trained: list[str]  # the sites whose upload is wanted
-    started: float
-    replies: Replies = field(default_factory=Replies)

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedbayes.settings import NAME, Settings
-from strategies.exchange import exchange
+from strategies.exchange import GRACE, exchange
 
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
 POLL = 0.2
@@ -90,7 +90,7 @@ class Roster:
         messages = {
             str(node): Message(
                 RecordDict({"hello": ConfigRecord({"version": 1})}), node, "query.hello",
-                ttl=self._settings.round_timeout,
+                ttl=self._settings.round_timeout + GRACE,
             )
             for node in new
         }  # fmt: skip

@@ -7,7 +7,16 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import softplus
 
-from bayes_core.aggregate import extrapolate, inverse_softplus, mean, moments
+from bayes_core.aggregate import (
+    BLOCK,
+    Aggregate,
+    Mean,
+    Moments,
+    extrapolate,
+    inverse_softplus,
+    mean,
+    moments,
+)
 
 UPLOADS = [torch.tensor([[1.0, 2.0], [-2.0, -1.0]]), torch.tensor([[3.0, 6.0], [-4.0, -2.0]])]
 
@@ -72,6 +81,51 @@ def test_the_order_of_uploads_does_not_matter(aggregation) -> None:
     uploads = [torch.stack([0.1 * torch.randn(50), -2.5 + 0.1 * torch.randn(50)]) for _ in range(4)]
     results = [aggregation(list(order)) for order in itertools.permutations(uploads)]
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_the_order_does_not_matter_where_float64_alone_would_show_it() -> None:
+    # 1 + 2^-24 lies halfway between two float32 numbers. 2^-53 twice decides; float64 loses it next to the 1
+    terms = [torch.tensor([[value]]) for value in (1.0, 2.0**-24, 2.0**-53, 2.0**-53)]
+    in_float64 = {
+        torch.stack(order).double().cumsum(0)[-1].float().item() for order in itertools.permutations(terms)
+    }
+    assert in_float64 == {1.0, 1.0 + 2.0**-23}, "the example is a hard one"
+    results = {(mean(list(order)) * 4).item() for order in itertools.permutations(terms)}
+    assert results == {1.0 + 2.0**-23}, "the exact sum, rounded once"
+
+
+@pytest.mark.parametrize("aggregate", [Mean, Moments])
+@pytest.mark.parametrize("rows", [2, 3])
+def test_large_small_and_weighted_uploads_in_any_order(aggregate: type[Aggregate], rows: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    size = BLOCK + 100  # more than one block
+    uploads = 10.0 ** (6 * torch.rand(30, rows, size, generator=generator) - 5)
+    uploads[:, 1] = -2.5 + uploads[:, 1] / 10
+    uploads[:, 2:] /= 10
+    weights = torch.randint(1, 1000, (30,), generator=generator).tolist()
+    results = []
+    for seed in range(4):
+        total = aggregate(uploads[0])
+        for i in torch.randperm(30, generator=generator.manual_seed(seed)).tolist():
+            total.add(uploads[i], weights[i])
+        results.append(total.result())
+    assert all(torch.equal(result, results[0]) for result in results)
+    if aggregate is Mean:
+        exact = (uploads.double() * torch.tensor(weights).view(-1, 1, 1)).sum(0) / sum(weights)
+        torch.testing.assert_close(results[0].double(), exact, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_moments_about_any_origin_are_the_same(rows: int) -> None:
+    torch.manual_seed(0)
+    uploads = torch.rand(5, rows, 40)
+    uploads[:, 0] += 100  # σ of 1 around means of 100: squares about 0 would still hold 12 digits
+    totals = [Moments(origin) for origin in (uploads[3], uploads.mean(0), torch.zeros_like(uploads[0]))]
+    for upload in uploads:
+        for total in totals:
+            total.add(upload)
+    for total in totals:
+        torch.testing.assert_close(total.result(), moments(list(uploads)), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("aggregation", [mean, moments])

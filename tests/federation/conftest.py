@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from harness import SMALL, Outcome
-from inprocess import InProcessGrid, Interfere
+from inprocess import Clock, InProcessGrid, Interfere
 
 from fedbayes.settings import Settings, defaults
 from server_app import app as server
@@ -18,6 +18,7 @@ def federate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., O
     """federate(name, clients=4, interfere=…, shuffle=…, **settings) runs one and returns its Outcome."""
     torch.set_num_threads(1)
     monkeypatch.setattr("strategies.roster.SETTLE", 0.0)
+    monkeypatch.setattr("strategies.exchange.time", Clock())
 
     def run(
         name: str = "run",

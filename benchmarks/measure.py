@@ -1,0 +1,72 @@
+"""What a benchmark returns, and how things that are compared are timed."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+PREFIX = "bench_"  # of a benchmark's module
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    full: bool = False
+    data_dir: Path = Path("data")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One row of a table: a value, and what it is relative to the things beside it."""
+
+    name: str
+    value: float
+    unit: str
+    ratios: Mapping[str, float] = field(default_factory=dict)  # column title → ratio
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: the fastest of all repetitions, and their median."""
+
+    best: float
+    median: float
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], object]], repeats: int = 30, at_least: float = 0.02
+) -> dict[str, Timing]:
+    """Seconds a call of each, measured in turn: A B C A B C …
+
+    One repetition calls often enough to last `at_least` seconds, so that the clock and a switch of tasks matter
+    little. Everything is called once before: first calls allocate, compile and fill caches.
+    """
+    counts = {}
+    for name, call in calls.items():
+        call()
+        counts[name] = max(1, round(at_least / max(seconds(call), 1e-9)))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            samples[name].append(seconds(call, counts[name]))
+    return {name: Timing(min(times), statistics.median(times)) for name, times in samples.items()}
+
+
+def seconds(call: Callable[[], object], times: int = 1) -> float:
+    """Wall time of one call, averaged over `times` calls."""
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
+
+
+def perform(name: str, options: Options) -> tuple[str, list[Measurement], float]:
+    """One benchmark: its title, its rows, and the seconds it took. Called in a process of its own."""
+    start = time.perf_counter()
+    module = import_module(f"benchmarks.{PREFIX}{name}")
+    rows = module.run(options)
+    return module.TITLE, rows, time.perf_counter() - start
