@@ -140,7 +140,13 @@ class Federation:
         inherited = {
             key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"
         }  # never join a cluster
-        return inherited | self._variables | {
+        variables = dict(self._variables)
+        if (
+            self.plan.settings.own_functions
+        ):  # they are looked for in the folder where the command was started
+            folders = filter(None, (os.environ.get("PYTHONPATH"), str(Path.cwd())))
+            variables["PYTHONPATH"] = os.pathsep.join(folders)
+        return inherited | variables | {
             MARKER: self.marker,
             "PATH": os.pathsep.join((str(self._scripts), os.environ.get("PATH", os.defpath))),
             "PYTHONUNBUFFERED": "1",

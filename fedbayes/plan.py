@@ -5,7 +5,6 @@ Whatever is wrong is found here, before a process is started or a file is writte
 
 import re
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,11 @@ from typing import Any
 from fedbayes.app_bundle import methods
 from fedbayes.errors import CommandError
 from fedbayes.run_folder import saved_rounds
-from fedbayes.settings import Settings, SettingsError, defaults
+from fedbayes.settings import FUNCTION, Settings, SettingsError, defaults
 
 DEFAULT_CLIENTS = 10
+PAPER_CLIENTS = {"cifar10": 20, "svhn": 20}
+DATASET_NAME = re.compile(r"[a-z0-9]+")
 FOLDERS = ("out-dir", "data-dir")  # made absolute: Flower's processes may work elsewhere
 
 
@@ -72,8 +73,8 @@ def parse_words(words: Sequence[str]) -> dict[str, str]:
 
 def plan_run(words: Mapping[str, Any], clients: int | None) -> Plan:
     """A new run."""
-    number = DEFAULT_CLIENTS if clients is None else clients
     settings = _settings(defaults() | dict(words))
+    number = number_of_clients(settings, clients)
     check_numbers(settings, number)
     if not settings.run_name:
         settings = _settings(settings.as_config() | {"run-name": free_name(settings)})
@@ -115,19 +116,18 @@ def plan_sweep(words: Mapping[str, Any], clients: int | None, seeds: Sequence[in
     if "seed" in words:
         raise CommandError("Give either seed=… or --seeds …, not both.")
     base = _settings(defaults() | dict(words))
-    check_numbers(base, DEFAULT_CLIENTS if clients is None else clients)
+    number = number_of_clients(base, clients)
+    check_numbers(base, number)
     name = base.run_name or free_name(base)
     plans = []
     for seed in seeds:
         values = dict(words) | {"seed": seed, "run-name": f"{name}-seed{seed}"}
         folder = Path(base.out_dir) / str(values["run-name"])
         if not (folder / "config.json").exists():
-            plans.append(plan_run(values, clients))
+            plans.append(plan_run(values, number))
             continue
         # What was not given takes its default, as in the first call: a sweep's runs must not differ.
-        plans.append(
-            plan_resume(str(folder), defaults() | values, DEFAULT_CLIENTS if clients is None else clients)
-        )
+        plans.append(plan_resume(str(folder), defaults() | values, number))
     return plans
 
 
@@ -164,14 +164,18 @@ def run_config(folder: Path) -> dict[str, Any]:
 
 
 def free_name(settings: Settings) -> str:
-    """METHOD-DATASET-TIME, with -2 and so on where that is taken."""
-    dataset = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.dataset).stem)
-    name = f"{settings.method}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """The name that the settings make, with -2 and so on where that is taken."""
+    name = settings.made_name()
     number, free = 1, name
     while (Path(settings.out_dir) / free).exists():
         number += 1
         free = f"{name}-{number}"
     return free
+
+
+def number_of_clients(settings: Settings, clients: int | None) -> int:
+    """As asked for, or as in the paper."""
+    return PAPER_CLIENTS.get(settings.dataset, DEFAULT_CLIENTS) if clients is None else clients
 
 
 def check_numbers(settings: Settings, clients: int) -> None:
@@ -192,8 +196,15 @@ def check_numbers(settings: Settings, clients: int) -> None:
 
 def _settings(values: Mapping[str, Any]) -> Settings:
     settings = Settings.parse(values)
-    folders = {key: str(absolute(settings.as_config()[key])) for key in FOLDERS}
+    places = {key: str(absolute(settings.as_config()[key])) for key in FOLDERS}
+    places["dataset"] = ",".join(_place(part) for part in settings.dataset.split(","))
     try:
-        return Settings.parse(settings.as_config() | folders)
+        return Settings.parse(settings.as_config() | places)
     except RuntimeError as error:  # Path.expanduser on an unknown ~user
         raise SettingsError(str(error)) from None
+
+
+def _place(dataset: str) -> str:
+    """A name, a function, or a path that Flower's processes find from wherever they work."""
+    is_path = not DATASET_NAME.fullmatch(dataset) and not FUNCTION.fullmatch(dataset)
+    return str(absolute(dataset)) if is_path else dataset

@@ -6,6 +6,7 @@ reader look for them. Keys are kebab-case (`local-steps`), attributes snake_case
 
 import difflib
 import re
+import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ NAME = re.compile(r"[A-Za-z0-9._-]+")
 RESERVED_RUN_NAMES = {".", "..", "state"}  # OUT/state holds the simulated clients' stores
 SIZE = re.compile(r"small|medium|large|[1-9]\d*\+[1-9]\d*")
 METHOD = re.compile(r"[a-z][a-z0-9_]*")
+FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # package.module:function
+MODEL = re.compile(rf"dnn|vgg|{FUNCTION.pattern}")
 
 
 class SettingsError(ValueError):
@@ -91,12 +94,18 @@ class Settings(BaseModel):
     eval_every: Count
     eval_samples: Count
 
-    dataset: Annotated[str, _takes("digits, mnist or fmnist", min_length=1)]
+    dataset: Annotated[
+        str, _takes("digits, mnist, fmnist, cifar10, svhn or the path of an .npz file", min_length=1)
+    ]
     data_dir: Annotated[str, _takes("a folder", min_length=1)]
-    layout: Annotated[Literal["labels", "iid", "rotated", "mixed"], _takes("labels, iid, rotated or mixed")]
+    layout: Annotated[
+        Literal["labels", "iid", "dirichlet", "rotated", "mixed"],
+        _takes("labels, iid, dirichlet, rotated or mixed"),
+    ]
     groups: Annotated[int, _takes("2 or 4 (3 is no multiple of 90°)", ge=2, le=4)]
+    dirichlet_alpha: Positive
     size: Annotated[str, _takes("small, medium, large, or counts per class such as 50+950"), _matches(SIZE)]
-    model: Annotated[Literal["dnn", "vgg"], _takes("dnn or vgg")]
+    model: Annotated[str, _takes("dnn, vgg or package.module:function"), _matches(MODEL)]
 
     seed: Natural
     threads: Count
@@ -116,6 +125,16 @@ class Settings(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise SettingsError(_sentence(error)) from None
+
+    @property
+    def own_functions(self) -> list[str]:
+        """The user's own functions that this run calls."""
+        return [name for name in (self.model, self.dataset) if FUNCTION.fullmatch(name)]
+
+    def made_name(self) -> str:
+        """METHOD-DATASET-TIME, for a run without a name."""
+        dataset = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(self.dataset).stem)
+        return f"{self.method}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
 
     def as_config(self) -> dict[str, Any]:
         """The settings as Flower's run config: kebab-case keys, plain values."""

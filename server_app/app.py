@@ -1,18 +1,19 @@
 """The Flower ServerApp: settings → hello → strategy → rounds → run folder."""
 
-import time
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from torch import nn
 
 import strategies
-from bayes_core.flat import flatten
+from bayes_core.flat import fingerprint, flatten
 from bayes_core.networks import build
+from bayes_core.own import OwnError
 from fedbayes.settings import Settings, SettingsError
 from server_app.events import emit
 from server_app.runs import RunError, RunFolder
-from strategies.roster import Roster, StrategyError
+from strategies.roster import Roster, Site, StrategyError
 
 app = ServerApp()
 
@@ -30,8 +31,7 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, settings: Settings) -> None:
     """Nothing is written before the clients have said hello."""
     if not settings.run_name:
-        made = f"{settings.method}-{settings.dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
-        settings = settings.model_copy(update={"run_name": made})
+        settings = settings.model_copy(update={"run_name": settings.made_name()})
     method = strategies.load(settings.method)
     roster = Roster(grid, settings, emit)
     roster.gather()
@@ -70,8 +70,7 @@ def _train(
     memory: dict[str, Any] = {}
     if checkpoint is None:
         one = next(iter(roster.sites.values()))
-        network = build(settings.model, one.input_shape, len(one.classes), settings.seed)
-        done, strategy.tensors = 0, strategy.initial(flatten(network))
+        done, strategy.tensors = 0, strategy.initial(flatten(_network(settings, one)))
     else:
         done, strategy.tensors, memory = checkpoint
     folder.begin(done + 1)
@@ -80,3 +79,17 @@ def _train(
         round=done + 1, rounds=settings.rounds, sites=len(roster.sites), method=settings.method,
     )  # fmt: skip
     strategy.start(grid, folder, memory)
+
+
+def _network(settings: Settings, one: Site) -> nn.Module:
+    """The network whose weights all sites start from; the same as theirs."""
+    try:
+        network = build(settings.model, one.input_shape, len(one.classes), settings.seed)
+    except OwnError as error:
+        raise RunError(f"At the coordinator {error}") from None
+    if (here := fingerprint(network)) != one.fingerprint:
+        raise RunError(
+            f'The coordinator and site "{one.name}" have different models: {here} and {one.fingerprint} '
+            f"for model={settings.model}."
+        )
+    return network

@@ -4,7 +4,8 @@ Nothing here leaves the client; the coordinator never imports this package.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from client_app.data import layouts
 from client_app.data.errors import DataError
 from client_app.data.layouts import NotEnough, Share
-from client_app.data.sources import Pool, read_pool, require_known
+from client_app.data.pool import Pool
+from client_app.data.sources import mixed_pair, read_pool, require_known
 from fedbayes.settings import Settings
 
 __all__ = ["ClientData", "DataError", "check", "load"]
@@ -27,8 +29,8 @@ CACHE_BYTES = 256 * 2**20
 class ClientData:
     """What one client holds. Shared between calls of `load`: never change the tensors in place."""
 
-    x_train: Tensor  # float32 in [−1, 1], (n, channels, height, width)
-    y_train: Tensor  # int64 (n,)
+    x_train: Tensor  # float32: images (n, channels, height, width), from uint8 in [−1, 1], or vectors (n, features)
+    y_train: Tensor  # int64 classes or float32 targets (n,)
     x_test: Tensor
     y_test: Tensor
     classes: tuple[str, ...]  # names of all classes of the data set, in the order of the labels
@@ -44,6 +46,7 @@ class _Split:
     layout: str
     size: str
     groups: int
+    dirichlet_alpha: float
     seed: int
     partitions: int
 
@@ -73,34 +76,37 @@ def check(settings: Settings, partitions: int) -> None:
 
 
 def _split_of(settings: Settings, partitions: int) -> _Split:
-    chosen = {
-        name: getattr(settings, name) for name in ("dataset", "data_dir", "layout", "size", "groups", "seed")
-    }
+    chosen = {field.name: getattr(settings, field.name) for field in fields(_Split)[:-1]}
     return _Split(**chosen, partitions=partitions)
 
 
 @lru_cache(maxsize=4)
 def _shares(split: _Split) -> tuple[Pool, list[Share]]:
     """Every client's share as indices, and the pool they point into."""
-    _require_possible(split)
-    datasets = ("mnist", "fmnist") if split.layout == "mixed" else (split.dataset,)
+    datasets = mixed_pair(split.dataset) if split.layout == "mixed" else (split.dataset,)
+    _require_possible(split, datasets)
     pool = read_pool(datasets, split.data_dir)
-    counts = layouts.counts_of(split.dataset, split.size)
-    classes, clients, seed = len(pool.classes), split.partitions, split.seed
+    _require_fitting(split, pool)
+    y, classes, clients, seed = pool.labels[0], len(pool.classes), split.partitions, split.seed
+    most = layouts.available(y, classes, split.layout, clients, split.groups)
+    counts = layouts.counts_of(split.dataset, split.size, most)
     try:
         match split.layout:
             case "labels":
-                shares = layouts.by_labels(pool.labels[0], classes, counts, clients, seed)
+                shares = layouts.by_labels(y, classes, counts, clients, seed)
             case "iid":
-                shares = layouts.iid(pool.labels[0], classes, counts, clients, seed)
+                shares = layouts.iid(y, classes, counts, clients, seed)
+            case "dirichlet":
+                shares = layouts.dirichlet(y, classes, counts, clients, split.dirichlet_alpha, seed)
             case "rotated":
-                shares = layouts.rotated(pool.labels[0], classes, counts, clients, split.groups, seed)
+                shares = layouts.rotated(y, classes, counts, clients, split.groups, seed)
             case "mixed":
-                shares = layouts.mixed((pool.labels[0], pool.labels[1]), classes, counts, clients, seed)
+                shares = layouts.mixed((y, pool.labels[1]), classes, counts, clients, seed)
             case other:
-                raise DataError(f'There is no layout "{other}"; it takes labels, iid, rotated or mixed.')
+                raise DataError(f'There is no layout "{other}"; docs/data.md lists them.')
     except NotEnough as error:
-        which = "images" if error.label is None else f'images of class "{pool.classes[error.label]}"'
+        what = "images" if pool.inputs.ndim == 4 else "examples"
+        which = what if error.label is None else f'{what} of class "{pool.classes[error.label]}"'
         raise DataError(
             f"{datasets[error.source]} has {error.have} {which} but layout={split.layout} size={split.size} "
             f"with {clients} clients needs {error.need}; take fewer clients or a smaller size."
@@ -108,15 +114,12 @@ def _shares(split: _Split) -> tuple[Pool, list[Share]]:
     return pool, shares
 
 
-def _require_possible(split: _Split) -> None:
+def _require_possible(split: _Split, datasets: Sequence[str]) -> None:
     """What is wrong whatever the files say; first, so that nobody waits for a download to hear it."""
-    require_known(split.dataset)
+    for dataset in datasets:
+        require_known(dataset)
     if split.partitions < 1:
         raise DataError(f"A federation takes at least 1 client, not {split.partitions}.")
-    if split.layout == "mixed" and split.dataset not in ("mnist", "fmnist"):
-        raise DataError(
-            f"layout=mixed mixes mnist with fmnist, so dataset takes one of them, not {split.dataset}."
-        )
     if split.layout == "rotated" and split.groups not in (2, 4):
         raise DataError(
             f"layout=rotated takes 2 or 4 groups (turns of 180° or 90°), not groups={split.groups}."
@@ -129,10 +132,26 @@ def _require_possible(split: _Split) -> None:
         )
 
 
+def _require_fitting(split: _Split, pool: Pool) -> None:
+    """What the layout needs of the data."""
+    if not pool.classes and split.layout != "iid":
+        raise DataError(
+            f"layout={split.layout} deals by class, but {split.dataset} has numbers as targets; take layout=iid."
+        )
+    if split.layout == "rotated" and pool.inputs.ndim != 4:
+        raise DataError(f"layout=rotated turns images, but {split.dataset} has vectors; take another layout.")
+    height, width = pool.inputs.shape[-2:]
+    if split.layout == "rotated" and split.groups == 4 and height != width:
+        raise DataError(
+            f"layout=rotated with groups=4 turns by 90° and takes square images, not {height}×{width}."
+        )
+
+
 def _cut(pool: Pool, share: Share) -> ClientData:
-    x_train, x_test = (
-        torch.rot90(pool.scaled(indices), share.quarter_turns, (2, 3)).contiguous()
-        for indices in (share.train, share.test)
-    )
+    x_train, x_test = pool.scaled(share.train), pool.scaled(share.test)
+    if share.quarter_turns:
+        x_train, x_test = (
+            torch.rot90(x, share.quarter_turns, (2, 3)).contiguous() for x in (x_train, x_test)
+        )
     y_train, y_test = pool.labels_of(share.train), pool.labels_of(share.test)
     return ClientData(x_train, y_train, x_test, y_test, pool.classes, share.group)

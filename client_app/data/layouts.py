@@ -1,7 +1,9 @@
 """Who holds which image: labels → one list of indices per client. No files, no images.
 
-The layouts of the paper's experiments. Every random choice comes from a numpy generator seeded by the run's
-seed and by what the choice is for, so all clients compute the same split without talking to each other.
+The layouts of the paper's experiments, and `dirichlet`. The partitioners of flwr-datasets are not used: they cut
+Hugging Face datasets (pyarrow at every site) into whole parts, without counts for training and test or groups.
+Every random choice comes from a numpy generator seeded by the run's seed and by what the choice is for, so all
+clients compute the same split without talking to each other.
 Within one group (and, without groups, in the whole federation) no image is in two clients, nor in both the
 train and the test set.
 """
@@ -16,11 +18,20 @@ from bayes_core.streams import seed_of
 Counts = tuple[int, int]  # images for training and for test
 
 # Per client and per class it holds. For the digits an analogue that fits 10 clients, in two groups as well.
+_TEN_CLIENTS = {"small": (50, 950), "medium": (200, 800), "large": (900, 300)}
+_TWENTY_CLIENTS = {"small": (25, 475), "medium": (100, 400), "large": (450, 150)}
 SIZES: dict[str, dict[str, Counts]] = {
     "digits": {"small": (5, 25), "medium": (10, 20), "large": (24, 10)},
-    "mnist": {"small": (50, 950), "medium": (200, 800), "large": (900, 300)},
-    "fmnist": {"small": (50, 950), "medium": (200, 800), "large": (900, 300)},
+    "mnist": _TEN_CLIENTS,
+    "fmnist": _TEN_CLIENTS,
+    "cifar10": _TWENTY_CLIENTS,
+    "svhn": _TWENTY_CLIENTS,
 }
+TRAINED = {
+    "small": 0.05,
+    "medium": 0.2,
+    "large": 0.75,
+}  # the same shares, for data sets that are not in the list
 
 
 @dataclass(frozen=True)
@@ -41,12 +52,28 @@ class NotEnough(Exception):
         self.have, self.need, self.label, self.source = have, need, label, source
 
 
-def counts_of(dataset: str, size: str) -> Counts:
-    """`small`, `medium`, `large` of this data set, or the numbers in `50+950`."""
-    if size in SIZES[dataset]:
+def counts_of(dataset: str, size: str, available: int) -> Counts:
+    """`small`, `medium`, `large` of this data set, or the numbers in `50+950`.
+
+    Someone's own data have no table: `available`, what there is for each client and class, is used up.
+    """
+    if size in SIZES.get(dataset, {}):
         return SIZES[dataset][size]
-    train, test = size.split("+")
-    return int(train), int(test)
+    if size in TRAINED:
+        train = max(1, round(TRAINED[size] * available))
+        return train, max(1, available - train)
+    train, test = (int(part) for part in size.split("+"))
+    return train, test
+
+
+def available(y: np.ndarray, classes: int, layout: str, clients: int, groups: int) -> int:
+    """How many examples of a class each client that holds it can have; under iid and dirichlet, of any class."""
+    if layout in ("iid", "dirichlet"):
+        return len(y) // (clients * max(1, classes // 2))
+    holders = {"labels": -(-clients // 2), "rotated": -(-clients // groups), "mixed": -(-clients // 2)}[
+        layout
+    ]
+    return int(np.bincount(y, minlength=classes).min()) // holders
 
 
 def by_labels(y: np.ndarray, classes: int, counts: Counts, clients: int, seed: int) -> list[Share]:
@@ -75,12 +102,52 @@ def iid(y: np.ndarray, classes: int, counts: Counts, clients: int, seed: int) ->
     With ten classes `50+950` gives each client 250 + 4750 images, and `5+2` gives it 25 + 10, of which
     MNIST has enough for 2000 clients.
     """
-    wants = np.broadcast_to(np.array([count * (classes // 2) for count in counts]), (clients, 1, 2))
+    wants = np.broadcast_to(np.array(_totals(counts, classes)), (clients, 1, 2))
     try:
         dealt = _deal(np.zeros_like(y), wants, (seed, "iid"))
     except NotEnough as error:
         raise NotEnough(error.have, error.need, label=None) from None
     return [_share(seed, client, [part]) for client, part in enumerate(dealt)]
+
+
+def dirichlet(
+    y: np.ndarray, classes: int, counts: Counts, clients: int, alpha: float, seed: int
+) -> list[Share]:
+    """As many examples a client as under `iid`, in a mixture of classes that is drawn from Dirichlet(α) for it.
+
+    Training and test set have the same mixture. When a class is used up, later clients take more of the others.
+    """
+    train, test = _totals(counts, classes)
+    left = np.bincount(y, minlength=classes)
+    if clients * (train + test) > len(y):
+        raise NotEnough(len(y), clients * (train + test), label=None)
+    wants = np.zeros((clients, classes, 2), np.int64)
+    for client in range(clients):
+        mixture = _generator(seed, "dirichlet", client).dirichlet([alpha] * classes)
+        both = _portions(mixture, train + test, left)
+        wants[client, :, 0] = _portions(both.astype(float), train, both)
+        wants[client, :, 1] = both - wants[client, :, 0]
+        left = left - both
+    return [_share(seed, client, [part]) for client, part in enumerate(_deal(y, wants, (seed, "dirichlet")))]
+
+
+def _totals(counts: Counts, classes: int) -> Counts:
+    train, test = (count * max(1, classes // 2) for count in counts)
+    return train, test
+
+
+def _portions(weights: np.ndarray, total: int, limits: np.ndarray) -> np.ndarray:
+    """`total` things in proportion to the weights, in whole numbers, none above its limit."""
+    portions = np.zeros_like(limits)
+    while (rest := total - int(portions.sum())) > 0:
+        room = limits - portions
+        share = np.where(room > 0, weights, 0.0)
+        share = share if share.sum() > 0 else (room > 0).astype(float)  # only classes of weight 0 are left
+        exact = rest * share / share.sum()
+        step = np.floor(exact).astype(np.int64)
+        step[np.argsort(step - exact, kind="stable")[: rest - int(step.sum())]] += 1  # the largest remainders
+        portions += np.minimum(step, room)
+    return portions
 
 
 def rotated(y: np.ndarray, classes: int, counts: Counts, clients: int, groups: int, seed: int) -> list[Share]:

@@ -1,13 +1,12 @@
-"""Data sets as pools: every image of the official train and test files together, in that order.
+"""Data sets as pools: every example of the train and test files together, in that order.
 
 The layouts cut their own train and test sets from the pool, so the official border has no meaning here.
-A pool stays uint8 (MNIST: 55 MB) and is read once per process; only a client's share becomes float32.
+A pool is read once per process.
 """
 
 import gzip
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,48 +17,70 @@ from torch import Tensor
 
 from client_app.data.download import fetch, write_whole
 from client_app.data.errors import DataError
+from client_app.data.examples import BRIGHTEST, read_arrays
+from client_app.data.npz import read_npz
+from client_app.data.official import DIGITS, read_cifar10, read_svhn
+from client_app.data.pool import Pool
 from client_app.data.torchvision_import import torchvision_datasets
 
-DIGITS = tuple("0123456789")
 TORCHVISION = {"mnist": "MNIST", "fmnist": "FashionMNIST"}  # our name → torchvision's class and folder
-NAMES = ("digits", *TORCHVISION)
+NAMES = ("digits", *TORCHVISION, "cifar10", "svhn")
+MIXED = {name: pair for pair in (("mnist", "fmnist"), ("cifar10", "svhn")) for name in pair}
 FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 # What torchvision's IDX reader and gzip raise for a file that is cut off or is something else.
 DAMAGE = (AssertionError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError, zlib.error)
 
 
-@dataclass(frozen=True)
-class Pool:
-    """The images of one or more data sets of the same shape, one data set after the other."""
-
-    images: Tensor  # uint8 (n, channels, height, width), 0 … brightest
-    brightest: int
-    labels: tuple[np.ndarray, ...]  # int64, one array for each data set
-    classes: tuple[str, ...]
-
-    def scaled(self, indices: np.ndarray) -> Tensor:
-        """These images as float32, 0 → −1 and the brightest value → 1, both exactly."""
-        return self.images[torch.from_numpy(indices)].float().div_(self.brightest / 2).sub_(1)
-
-    def labels_of(self, indices: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.concatenate(self.labels)[indices])
-
-
 def require_known(dataset: str) -> None:
-    if dataset not in NAMES:
-        raise DataError(f'There is no data set "{dataset}"; dataset takes {", ".join(NAMES)}.')
+    if dataset not in NAMES and not dataset.endswith(".npz"):
+        raise DataError(
+            f'There is no data set "{dataset}"; dataset takes {", ".join(NAMES)} or the path of an .npz file.'
+        )
+
+
+def mixed_pair(dataset: str) -> tuple[str, ...]:
+    """The two data sets of layout=mixed: a pair with a comma between, or a data set that has a partner."""
+    pair = MIXED.get(dataset) or tuple(dataset.split(","))
+    if len(pair) != 2:
+        raise DataError(
+            f"layout=mixed takes {', '.join(MIXED)}, or two data sets with a comma between such as a.npz,b.npz, "
+            f"not dataset={dataset}."
+        )
+    return pair
 
 
 @lru_cache(maxsize=2)
-def read_pool(datasets: tuple[str, ...], data_dir: str) -> Pool:
-    """The pool of these data sets; with several of them the classes are only numbers, shared by all."""
-    pools = [_read_digits() if name == "digits" else _read_torchvision(name, data_dir) for name in datasets]
+def read_pool(datasets: tuple[str, ...], data_dir: str, classes: tuple[str, ...] = ()) -> Pool:
+    """The pool of these data sets; with several of them, the classes are only numbers unless both name the same."""
+    pools = [_read_one(name, Path(data_dir).expanduser().absolute(), classes) for name in datasets]
     if len(pools) == 1:
         return pools[0]
-    if len({(pool.images.shape[1:], pool.brightest) for pool in pools}) > 1:
-        raise DataError(f"The images of {' and '.join(datasets)} differ in shape and cannot be mixed.")
-    labels = tuple(labels for pool in pools for labels in pool.labels)
-    return Pool(torch.cat([pool.images for pool in pools]), pools[0].brightest, labels, DIGITS)
+    first, second = pools
+    if (first.inputs.shape[1:], first.inputs.dtype) != (second.inputs.shape[1:], second.inputs.dtype):
+        raise DataError(f"The examples of {' and '.join(datasets)} differ in shape and cannot be mixed.")
+    if len(first.classes) != len(second.classes):
+        raise DataError(
+            f"{datasets[0]} has {len(first.classes)} classes and {datasets[1]} {len(second.classes)}; "
+            "layout=mixed takes as many of both."
+        )
+    names = first.classes if first.classes == second.classes else tuple(map(str, range(len(first.classes))))
+    inputs = torch.cat([first.inputs, second.inputs])
+    return Pool(inputs, first.brightest, (first.labels[0], second.labels[0]), names)
+
+
+def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...]) -> Pool:
+    match dataset:
+        case "digits":
+            return _read_digits()
+        case "cifar10":
+            return read_cifar10(data_dir)
+        case "svhn":
+            return read_svhn(data_dir)
+        case "mnist" | "fmnist":
+            return _read_idx(dataset, data_dir)
+        case file:
+            examples = read_arrays(read_npz(Path(file)), file, classes)
+            return Pool(examples.x, BRIGHTEST, (examples.y,), examples.classes)
 
 
 def _read_digits() -> Pool:
@@ -70,8 +91,8 @@ def _read_digits() -> Pool:
     return Pool(images, 16, (digits.target.astype(np.int64),), DIGITS)
 
 
-def _read_torchvision(dataset: str, data_dir: str) -> Pool:
-    folder = Path(data_dir).expanduser().absolute() / TORCHVISION[dataset] / "raw"
+def _read_idx(dataset: str, data_dir: Path) -> Pool:
+    folder = data_dir / TORCHVISION[dataset] / "raw"
     datasets = torchvision_datasets()
     _complete(dataset, folder, getattr(datasets, TORCHVISION[dataset]))
     parts = []

@@ -1,5 +1,6 @@
 """The paper's networks: sizes computed by hand, initialisation by seed."""
 
+import sys
 from itertools import pairwise
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from bayes_core.flat import flatten
 from bayes_core.networks import build
+from bayes_core.own import OwnError
 
 
 def test_dnn_has_the_papers_size() -> None:
@@ -47,3 +49,123 @@ def test_the_start_is_pytorchs_own() -> None:
     weight = build("dnn", (1, 28, 28), 10).get_parameter("1.weight")
     assert weight.abs().max().item() == pytest.approx(1 / 28, rel=1e-3)
     assert weight.std().item() == pytest.approx(1 / (28 * 3**0.5), rel=0.02)
+
+
+OWN = """
+import torch
+from torch import nn
+
+calls = []
+
+def net(inputs, classes):
+    calls.append((inputs, classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+def changing(inputs, classes):
+    calls.append(0)
+    return nn.Linear(64, len(calls))
+
+def raising(inputs, classes):
+    raise RuntimeError("no such\\n  luck")
+
+def positional(inputs):
+    return nn.Linear(1, 1)
+
+def a_tensor(inputs, classes):
+    return torch.zeros(3)
+
+def empty(inputs, classes):
+    return nn.Flatten()
+
+def lazy(inputs, classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
+
+def wrong_outputs(inputs, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes + 1))
+
+def wrong_inputs(inputs, classes):
+    return nn.Linear(65, classes)
+
+constant = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A user's module `my_models`, in a folder where Python looks."""
+    (tmp_path / "my_models.py").write_text(OWN)
+    (tmp_path / "my_broken.py").write_text("import no_such_package")
+    (tmp_path / "my_crash.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in ("my_models", "my_broken", "my_crash"):
+        sys.modules.pop(name, None)
+
+
+def test_a_user_s_own_network(own) -> None:
+    network = build("my_models:net", (1, 8, 8), 7, seed=1)
+    assert len(flatten(network)) == 64 * 7 + 7
+    assert sys.modules["my_models"].calls[0] == ((1, 8, 8), 7), "passed by name"
+    assert torch.equal(flatten(network), flatten(build("my_models:net", (1, 8, 8), 7, seed=1)))
+    assert not torch.equal(flatten(network), flatten(build("my_models:net", (1, 8, 8), 7, seed=2)))
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (
+            "my_modles:net",
+            'my_modles:net cannot be imported: there is no module "my_modles" on this machine; start from the '
+            "folder that holds it, or name that folder in PYTHONPATH.",
+        ),
+        (
+            "my_broken:net",
+            'my_broken:net cannot be imported: there is no module "no_such_package", which my_broken imports on '
+            "this machine; start from the folder that holds it, or name that folder in PYTHONPATH.",
+        ),
+        ("my_crash:net", "my_crash:net cannot be imported: ZeroDivisionError: division by zero."),
+        ("my_models:nets", 'my_models:nets cannot be used: my_models has no "nets".'),
+        ("my_models:constant", "my_models:constant is int, not a function."),
+        (
+            "my_models:raising",
+            "model=my_models:raising called with inputs=(1, 8, 8), classes=10 failed with RuntimeError: no such "
+            "luck.",
+        ),
+        (
+            "my_models:positional",
+            "model=my_models:positional called with inputs=(1, 8, 8), classes=10 failed with TypeError: "
+            "positional() got an unexpected keyword argument 'classes'.",
+        ),
+        ("my_models:a_tensor", "model=my_models:a_tensor returned Tensor; it takes a torch.nn.Module."),
+        (
+            "my_models:changing",
+            "model=my_models:changing made two networks of different shapes in two calls; all sites need the "
+            "same one.",
+        ),
+        (
+            "my_models:empty",
+            "model=my_models:empty has no parameters, or some that are no floating-point numbers.",
+        ),
+        (
+            "my_models:lazy",
+            "model=my_models:lazy has lazy layers, whose shapes are not known yet; give their sizes.",
+        ),
+        (
+            "my_models:wrong_outputs",
+            "model=my_models:wrong_outputs gives (2, 11) for two examples, not (2, 10).",
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_used_is_one_sentence(own, model: str, sentence: str) -> None:
+    with pytest.raises(OwnError) as caught:
+        build(model, (1, 8, 8), 10)
+    assert str(caught.value) == sentence
+
+
+def test_a_network_for_other_inputs(own) -> None:
+    with pytest.raises(
+        OwnError, match=r"wrong_inputs failed on two examples of \(1, 8, 8\): RuntimeError: mat1"
+    ):
+        build("my_models:wrong_inputs", (1, 8, 8), 10)
+    with pytest.raises(OwnError, match="vgg takes images, not inputs of shape"):
+        build("vgg", (64,), 10)

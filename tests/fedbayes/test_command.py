@@ -108,7 +108,7 @@ def test_a_run_gets_absolute_folders_and_a_name(asked: list[Plan], here: Path) -
 
 
 def test_a_name_is_made_and_numbered(asked: list[Plan], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.time, "strftime", lambda *_: "20260102-030405")
+    monkeypatch.setattr("time.strftime", lambda *_: "20260102-030405")
     (here / "runs" / "fedavg-digits-20260102-030405").mkdir(parents=True)
     run("run", "method=fedavg")
     assert asked[0].settings.run_name == "fedavg-digits-20260102-030405-2"

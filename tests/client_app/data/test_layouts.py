@@ -110,9 +110,47 @@ def test_the_paper_s_counts_of_mixed() -> None:
     assert ((share.test < 10_000).sum(), (share.test >= 10_000).sum()) == (8550, 950)
 
 
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 100.0])
+def test_dirichlet_has_the_sizes_of_iid_and_one_mixture_for_training_and_test(alpha: float) -> None:
+    shares = layouts.dirichlet(Y, 10, (4, 12), 6, alpha, 1)
+    assert [(len(share.train), len(share.test)) for share in shares] == [(20, 60)] * 6
+    assert len(np.unique(everything(shares))) == 6 * 80
+    for share in shares:  # three test examples for each one to train on, to within rounding
+        difference = np.array(per_class(share.test)) - 3 * np.array(per_class(share.train))
+        assert np.abs(difference).max() <= 3
+
+
+def test_dirichlet_follows_the_mixtures_that_it_draws() -> None:
+    y = np.repeat(np.arange(3), 10_000)
+    many = layouts.dirichlet(y, 3, (50, 50), 200, 2.0, 1)
+    mixtures = np.array([np.bincount(y[share.train], minlength=3) / 50 for share in many])
+    # Dirichlet(α, α, α): mean 1/3, variance 2/9 / (3α + 1) = 0.0317; 200 draws
+    assert mixtures.mean(0) == pytest.approx([1 / 3] * 3, abs=0.05)
+    assert mixtures.var(0) == pytest.approx([2 / 9 / 7] * 3, abs=0.01)
+
+
+def test_dirichlet_deals_everything_there_is() -> None:
+    shares = layouts.dirichlet(Y, 10, (5, 15), 10, 0.2, 1)  # 10 · 5 · 20 = all 1000
+    assert sorted(everything(shares).tolist()) == list(range(1000))
+    with pytest.raises(NotEnough) as caught:
+        layouts.dirichlet(Y, 10, (5, 15), 11, 0.2, 1)
+    assert (caught.value.have, caught.value.need, caught.value.label) == (1000, 1100, None)
+
+
+def test_a_small_alpha_gives_few_classes() -> None:
+    y = np.repeat(np.arange(10), 2000)
+
+    def held(alpha: float) -> float:
+        shares = layouts.dirichlet(y, 10, (10, 30), 20, alpha, 1)
+        return float(np.mean([np.max(np.bincount(y[share.train], minlength=10)) / 50 for share in shares]))
+
+    assert held(0.05) > 0.7 > 0.3 > held(100.0)
+
+
 SPLITS = {
     "labels": lambda seed: layouts.by_labels(Y, 10, COUNTS, 5, seed),
     "iid": lambda seed: layouts.iid(Y, 10, COUNTS, 5, seed),
+    "dirichlet": lambda seed: layouts.dirichlet(Y, 10, COUNTS, 5, 0.5, seed),
     "rotated": lambda seed: layouts.rotated(Y, 10, COUNTS, 5, 2, seed),
     "mixed": lambda seed: layouts.mixed((Y, Y), 10, COUNTS, 5, seed),
 }
@@ -143,6 +181,15 @@ def test_another_process_makes_the_same_split() -> None:
     assert run.stdout == f"{here}\n"
 
 
+def test_what_is_available_to_each_client() -> None:
+    y = np.repeat([0, 1, 2, 3], [100, 60, 80, 70])
+    assert layouts.available(y, 4, "labels", 5, 2) == 60 // 3
+    assert layouts.available(y, 4, "rotated", 5, 2) == 60 // 3
+    assert layouts.available(y, 4, "iid", 5, 2) == 310 // (5 * 2)
+    assert layouts.available(y, 5, "labels", 5, 2) == 0, "a class without examples"
+    assert layouts.available(np.linspace(0, 1, 90), 0, "iid", 3, 2) == 30, "targets that are numbers"
+
+
 def test_too_few_images_names_the_scarcest_class() -> None:
     y = np.concatenate([Y, np.full(20, 3)])[15:]  # class 3 has more than the others
     scarcest = int(np.argmin(np.bincount(y)))
@@ -164,7 +211,13 @@ def test_too_few_images_names_the_scarcest_class() -> None:
         ("fmnist", "medium", (200, 800)),
         ("mnist", "large", (900, 300)),
         ("digits", "7+8", (7, 8)),
+        ("cifar10", "small", (25, 475)),
+        ("cifar10", "medium", (100, 400)),
+        ("svhn", "large", (450, 150)),
+        ("own.npz", "small", (2, 38)),  # of 40 for each client and class
+        ("own.npz", "large", (30, 10)),
+        ("own.npz", "7+8", (7, 8)),
     ],
 )
 def test_sizes(dataset: str, size: str, counts: tuple[int, int]) -> None:
-    assert layouts.counts_of(dataset, size) == counts
+    assert layouts.counts_of(dataset, size, available=40) == counts

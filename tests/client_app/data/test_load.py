@@ -64,7 +64,7 @@ def test_rotation_pixel_by_pixel(settings, groups: int) -> None:
     for partition, share in enumerate(shares):
         client = load(chosen, partition, 8)
         assert client.group == partition * groups // 8
-        upright = pool.images[torch.from_numpy(share.train)]
+        upright = pool.inputs[torch.from_numpy(share.train)]
         turned = torch.rot90(upright, client.group * 4 // groups, (2, 3))
         assert torch.equal(client.x_train, turned / 8 - 1)
         assert client.y_train.tolist() == pool.labels[0][share.train].tolist()
@@ -110,7 +110,12 @@ def test_mixed_holds_both_data_sets(settings, tmp_path, write_set) -> None:
             f'digits has 174 images of class "8" but layout=labels size={9 * 10**18}+{9 * 10**18} '
             f"with 2 clients needs {18 * 10**18}; take fewer clients or a smaller size.",
         ),
-        ({"dataset": "cifar"}, 2, 'There is no data set "cifar"; dataset takes digits, mnist, fmnist.'),
+        (
+            {"dataset": "cifar"},
+            2,
+            'There is no data set "cifar"; dataset takes digits, mnist, fmnist, cifar10, svhn or the path of an '
+            ".npz file.",
+        ),
         ({}, 0, "A federation takes at least 1 client, not 0."),
         (
             {"layout": "rotated", "groups": 3},
@@ -130,7 +135,8 @@ def test_mixed_holds_both_data_sets(settings, tmp_path, write_set) -> None:
         (
             {"layout": "mixed"},
             2,
-            "layout=mixed mixes mnist with fmnist, so dataset takes one of them, not digits.",
+            "layout=mixed takes mnist, fmnist, cifar10, svhn, or two data sets with a comma between such as "
+            "a.npz,b.npz, not dataset=digits.",
         ),
     ],
 )

@@ -21,8 +21,8 @@ from client_app.data.torchvision_import import torchvision_datasets
 def test_digits_are_scikit_learn_s_scaled_to_one() -> None:
     pool = read_pool(("digits",), "nowhere")
     bunch = load_digits()
-    assert pool.images.shape == (1797, 1, 8, 8)
-    assert pool.images.dtype == torch.uint8
+    assert pool.inputs.shape == (1797, 1, 8, 8)
+    assert pool.inputs.dtype == torch.uint8
     assert pool.labels[0].tolist() == bunch.target.tolist()
     scaled = pool.scaled(np.arange(1797))
     assert scaled.dtype == torch.float32
@@ -35,7 +35,7 @@ def test_digits_are_scikit_learn_s_scaled_to_one() -> None:
 def test_official_files_are_read_exactly_and_pooled(dataset, folder, tmp_path, write_set, no_network) -> None:
     images, labels = write_set(folder)
     pool = read_pool((dataset,), str(tmp_path))
-    assert np.array_equal(pool.images[:, 0].numpy(), images)
+    assert np.array_equal(pool.inputs[:, 0].numpy(), images)
     assert np.array_equal(pool.labels[0], labels)
     assert (pool.classes[0], pool.classes[9]) == {
         "mnist": ("0", "9"),
@@ -58,7 +58,7 @@ def test_packed_files_need_no_network(tmp_path, write_set, no_network) -> None:
     for name in FILES[:3]:
         (raw / f"{name}.gz").write_bytes(gzip.compress((raw / name).read_bytes()))
         (raw / name).unlink()
-    assert np.array_equal(read_pool(("mnist",), str(tmp_path)).images[:, 0].numpy(), images)
+    assert np.array_equal(read_pool(("mnist",), str(tmp_path)).inputs[:, 0].numpy(), images)
     assert no_network == []
     assert not list(raw.glob(".*")), "no temporary file is left"
 
@@ -114,7 +114,7 @@ def test_download_takes_the_first_mirror_with_the_right_checksum(tmp_path, write
     monkeypatch.setattr(download, "urlopen", urlopen)
     sources._complete("mnist", raw, official)
     assert asked == ["bad", "good"] * 4
-    assert np.array_equal(read_pool(("mnist",), str(tmp_path)).images[:, 0].numpy(), images)
+    assert np.array_equal(read_pool(("mnist",), str(tmp_path)).inputs[:, 0].numpy(), images)
 
     (raw / FILES[0]).unlink()
     official.mirrors = ["http://bad/"]
