@@ -161,5 +161,5 @@ def test_what_cannot_be_made_is_one_sentence(
     said = capsys.readouterr().err
     assert (
         end.value.code == 2 and said.startswith("fedbayes: ") and sentence in said and said.count("\n") == 1
-    assert list(tmp_path.iterdir()) == [], "nothing is half made"
     )
+    assert list(tmp_path.iterdir()) == [], "nothing is half made"
