@@ -14,7 +14,6 @@ from bayes_core.flat import fingerprint
 from bayes_core.metrics import tally
 from bayes_core.predict import point_probabilities, predictive
 from bayes_core.streams import seed_of
-from bayes_core.wire import decode, encode
 from client_app.data import DataError
 from client_app.method import ClientMethod, Tensors, buffers_in, load
 from client_app.site import Site, find_site, settings_of, site_name
@@ -66,9 +65,7 @@ def _exchange(message: Message, context: Context) -> Message:
         settings, site.network, site.data.x_train, site.data.y_train, site.name, site.device
     )
     received = {
-        name: decode({row: array.numpy() for row, array in record.items()}, method.family.rows).to(
-            site.device
-        )
+        name: method.wire.decode({row: array.numpy() for row, array in record.items()}).to(site.device)
         for name, record in message.content.array_records.items()
     }
     store = site.store(str(said["run"]), str(said["uuid"]))
@@ -87,8 +84,8 @@ def _exchange(message: Message, context: Context) -> Message:
         store.save(server_round, trained.state, stored)
         reply["report"] = MetricRecord(dict(trained.report))
         if said["upload"] and trained.upload is not None:
-            rows = encode(trained.upload, method.family.rows)
-            reply["w"] = ArrayRecord({name: Array(array) for name, array in rows.items()})
+            arrays = method.wire.encode_upload(trained.upload, received[trained.base])
+            reply["w"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
     if store.notes:
         reply["notes"] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
     return Message(reply, reply_to=message)

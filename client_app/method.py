@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bayes_core.families import Family
 from bayes_core.streams import stream
+from bayes_core.wire import Wire
 from fedbayes.settings import Settings
 
 Tensors = Mapping[str, Tensor]
@@ -22,6 +23,7 @@ class Trained:
     state: dict[str, Tensor]  # kept on this client's disk
     upload: Tensor | None  # sent to the server
     report: dict[str, float] = field(default_factory=dict)  # numbers that go with it
+    base: str = "w"  # which of the server's distributions the upload started from
 
 
 class ClientMethod(ABC):
@@ -49,6 +51,10 @@ class ClientMethod(ABC):
     @abstractmethod
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
         """The models to measure: `pm`, the personal one, and `gm`, the server's; a method may lack one."""
+
+    @property
+    def wire(self) -> Wire:
+        return Wire(self.family, self.settings.wire, self.settings.rho_init)
 
     def stream(self, server_round: int, purpose: str) -> torch.Generator:
         """This client's random numbers for one purpose in one round."""

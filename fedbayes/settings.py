@@ -91,6 +91,8 @@ class Settings(BaseModel):
     aggregation: Annotated[Literal["mean", "moments"], _takes("mean or moments")]
     weighting: Annotated[Literal["uniform", "examples"], _takes("uniform or examples")]
 
+    wire: Annotated[Literal["float32", "bfloat16", "float16"], _takes("float32, bfloat16 or float16")]
+
     eval_every: Count
     eval_samples: Count
 

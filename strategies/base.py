@@ -21,6 +21,7 @@ from torch import Tensor
 from bayes_core import extrapolate
 from bayes_core.aggregate import Aggregate, Mean
 from bayes_core.families import Family
+from bayes_core.wire import Wire
 from fedbayes.settings import Settings
 from strategies.exchange import Exchange
 from strategies.measures import Columns, measure
@@ -209,6 +210,10 @@ class PersonalStrategy(Strategy):
 
     # ------------------------------------------------------------------ one exchange
 
+    @property
+    def wire(self) -> Wire:
+        return Wire(self.family, self.settings.wire, self.settings.rho_init)
+
     def sample(self, server_round: int) -> list[str]:
         """S of the sites that can be reached."""
         share = self.settings.clients_per_round
@@ -217,7 +222,7 @@ class PersonalStrategy(Strategy):
     def _compose(self, server_round: int, tasks: Mapping[str, Task]) -> list[Message]:
         timeout = self.settings.round_timeout
         said: dict[str, str | int] = {**self.identity, "round": server_round}
-        messages = compose(self.tensors, self.family, tasks, said, self.roster.sites, timeout)
+        messages = compose(self.tensors, self.wire, tasks, said, self.roster.sites, timeout)
         self.exchange = Exchange(messages, timeout)
         return list(self.exchange.messages.values())
 
@@ -244,7 +249,7 @@ class PersonalStrategy(Strategy):
         upload = Upload(site, self.roster.sites[site].n_train, dict(content.get("report", {})))
         base = self.base_of(upload.report)
         if self.wants_uploads:
-            self.add(upload, read_upload(content, "w", self.family, self.tensors[base]))
+            self.add(upload, read_upload(content, self.wire, self.tensors[base]))
         self.uploads.append(upload)
 
     def _quorum(self) -> int:

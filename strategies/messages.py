@@ -6,9 +6,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from bayes_core.families import Family
 from bayes_core.streams import stream
-from bayes_core.wire import encode
+from bayes_core.wire import Wire
 from strategies.exchange import GRACE
 from strategies.roster import Site
 
@@ -36,7 +35,7 @@ def tasks_of(
 
 def compose(
     tensors: Mapping[str, Tensor],
-    family: Family,
+    wire: Wire,
     tasks: Mapping[str, Task],
     said: Mapping[str, str | int],
     sites: Mapping[str, Site],
@@ -47,7 +46,7 @@ def compose(
     `said` are the run's name and UUID and the round.
     """
     records = {
-        name: ArrayRecord({row: Array(array) for row, array in encode(v, family.rows).items()})
+        name: ArrayRecord({row: Array(array) for row, array in wire.encode(v).items()})
         for name, v in tensors.items()
     }
     return {

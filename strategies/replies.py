@@ -4,9 +4,8 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from bayes_core.families import Family
 from bayes_core.metrics import TALLY_LENGTHS
-from bayes_core.wire import decode
+from bayes_core.wire import Wire
 
 REASON_LENGTH = 200
 
@@ -27,18 +26,18 @@ def array_bytes(content: RecordDict) -> int:
     return sum(len(array.data) for record in content.array_records.values() for array in record.values())
 
 
-def read_upload(content: RecordDict, name: str, family: Family, like: Tensor) -> Tensor:
-    """The named distribution of a reply, or BadReply."""
-    record = content.get(name)
+def read_upload(content: RecordDict, wire: Wire, base: Tensor) -> Tensor:
+    """The localized global distribution in a reply, which started from `base`, or BadReply."""
+    record = content.get("w")
     if not isinstance(record, ArrayRecord):
-        raise BadReply(f'no arrays named "{name}"')
+        raise BadReply('no arrays named "w"')
     try:
-        upload = decode({key: array.numpy() for key, array in record.items()}, family.rows)
+        upload = wire.decode_upload({key: array.numpy() for key, array in record.items()}, base)
     except Exception as error:  # whatever a hostile buffer makes numpy raise
         raise BadReply(f"unreadable arrays ({error})") from None
-    if upload.shape != like.shape:
-        raise BadReply(f"arrays of shape {tuple(upload.shape)} instead of {tuple(like.shape)}")
-    if problem := family.problem(upload):
+    if upload.shape != base.shape:
+        raise BadReply(f"arrays of shape {tuple(upload.shape)} instead of {tuple(base.shape)}")
+    if problem := wire.family.problem(upload):
         raise BadReply(problem)
     return upload
 

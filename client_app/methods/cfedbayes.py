@@ -24,8 +24,9 @@ class CFedBayes(PFedBayes):
         if "w" in received:
             return super().train(state, received, server_round)
         nearest = self._nearest(state, received)
-        trained = super().train(state, {"w": received[f"u{nearest}"]}, server_round)
-        return Trained(trained.state, trained.upload, trained.report | {"cluster": nearest})
+        base = f"u{nearest}"
+        trained = super().train(state, {"w": received[base]}, server_round)
+        return Trained(trained.state, trained.upload, trained.report | {"cluster": nearest}, base)
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
         prior = received["w"] if "w" in received else received[f"u{self._nearest(state, received)}"]

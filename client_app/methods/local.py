@@ -18,7 +18,7 @@ class Local(FedAvg):
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         memory = Memory(state["moments"], int(state["steps"]))
         trained, loss = self.steps(Weights(state["theta"], memory, buffers_in(state)), server_round)
-        return Trained(self._stored(trained), trained.v, {"loss": loss})
+        return Trained(self._stored(trained), None, {"loss": loss})
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
         return {"pm": state["theta"]}
