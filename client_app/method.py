@@ -50,6 +50,11 @@ class ClientMethod(ABC):
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
         """The models to measure: `pm`, the personal one, and `gm`, the server's; a method may lack one."""
 
+    def model_of(self, trained: Trained) -> Tensor:
+        """What a round has made: the personal model, or what is sent where a method has none."""
+        models = self.models(trained.state, {} if trained.upload is None else {"w": trained.upload})
+        return models["pm"] if "pm" in models else models["gm"]
+
     def stream(self, server_round: int, purpose: str) -> torch.Generator:
         """This client's random numbers for one purpose in one round."""
         return stream(self.settings.seed, self.site, server_round, purpose, device=self.device)

@@ -1,6 +1,6 @@
 """Who this client is: its site id, its disk, its data, its network and its device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,7 +9,9 @@ from flwr.app import Context
 from torch import Tensor, nn
 
 from bayes_core.networks import build
+from bayes_core.streams import stream
 from client_app.data import ClientData, DataError, load
+from client_app.prepare import hold_out, random_labels
 from client_app.store import Store
 from fedbayes.settings import NAME, RESERVED_RUN_NAMES, Settings
 
@@ -22,6 +24,7 @@ class Site:
 
     name: str
     data: ClientData  # on `device`
+    validation: tuple[Tensor, Tensor] | None  # held out from the training data: x and y, on `device`
     network: nn.Module
     device: torch.device
     states: Path
@@ -77,8 +80,14 @@ def find_site(context: Context, settings: Settings) -> Site:
 def _site(name: str, settings: Settings, partition: int, partitions: int, states: str, durable: bool) -> Site:
     device = find_device(settings.device)
     data = load(settings, partition, partitions)
+    x, y = data.x_train, data.y_train
+    if partition < settings.noisy_clients:
+        y = random_labels(y, len(data.classes), stream(settings.seed, name, "random labels"))
+    kept, held = hold_out(x, y, settings.validation_fraction, stream(settings.seed, name, "validation"))
+    data = replace(data, x_train=kept[0], y_train=kept[1])
+    validation = None if held is None else (held[0].to(device), held[1].to(device))
     network = build(settings.model, data.x_train.shape[1:], len(data.classes), settings.seed).to(device)
-    return Site(name, _moved(data, device), network, device, Path(states), durable)
+    return Site(name, _moved(data, device), validation, network, device, Path(states), durable)
 
 
 def _moved(data: ClientData, device: torch.device) -> ClientData:

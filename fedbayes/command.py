@@ -23,6 +23,7 @@ from fedbayes.plan import (
     plan_sweep,
 )
 from fedbayes.settings import Settings, SettingsError, defaults
+from fedbayes.using import adapt, export, predict
 
 USAGE = 2  # the exit status of a command that was refused before anything started
 
@@ -135,6 +136,10 @@ def runs(words: Words = None) -> None:
     else:
         command = shlex.join(["fedbayes", "run", *out_dir_word(out_dir)])
         print(f"There are no runs in {out_dir}; `{command}` makes one.")
+
+
+for _command in (adapt, predict, export):
+    app.command()(_command)
 
 
 def _console() -> Console:
