@@ -43,6 +43,7 @@ class Draw(NamedTuple):
 class Family(ABC):
     """What an algorithm may ask of a distribution over weights."""
 
+    name: ClassVar[str]
     rows: ClassVar[tuple[str, ...]]  # names of the rows, on the wire and in files
 
     @abstractmethod
@@ -91,6 +92,7 @@ class Family(ABC):
 class Point(Family):
     """One weight vector and no uncertainty: what FedAvg sends."""
 
+    name = "point"
     rows = ("theta",)
 
     def noise(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Noise:
@@ -106,6 +108,7 @@ class Point(Family):
 class Gaussian(Family):
     """Mean-field Gaussian v = (μ, ρ): θ = μ + σ·g with σ = softplus(ρ) and g ~ N(0, 1)."""
 
+    name = "gaussian"
     rows = ("mu", "rho")
 
     def problem(self, v: Tensor) -> str | None:
@@ -172,6 +175,7 @@ class SpikeSlab(Family):
     family with a third row, step for step.
     """
 
+    name = "spike-slab"
     rows = ("mu", "rho", "lambda")
 
     def __init__(self, temperature: float = 0.5, gated: bool = True) -> None:

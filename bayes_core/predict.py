@@ -6,7 +6,7 @@ draws, the same for all test examples, the accuracy of a global model jumps by t
 round; with five pairs it does not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,26 @@ def outputs(network: nn.Module, theta: Tensor, x: Tensor, buffers: Mapping[str, 
     return torch.cat([functional_call(network, state, (chunk,)) for chunk in torch.split(x, CHUNK)])
 
 
+def draws(
+    network: nn.Module,
+    family: Family,
+    v: Tensor,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """Class probabilities (n, classes) under each of `samples` draws θ ~ v; a point has only one."""
+    buffers = dict(network.named_buffers()) if buffers is None else buffers
+    if samples < 1:
+        raise ValueError(f"The predictive takes at least one sample, not {samples}.")
+    noise = family.noise(v, generator)
+    for number in range(1 if isinstance(family, Point) else samples):
+        if number:
+            noise = noise.mirrored() if number % 2 else family.noise(v, generator)
+        yield outputs(network, family.place(v, noise).theta, x, buffers).softmax(-1)
+
+
 def predictive(
     network: nn.Module,
     family: Family,
@@ -36,16 +56,10 @@ def predictive(
     buffers: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """Class probabilities p(y | x), averaged over `samples` draws θ ~ v, shape (n, classes)."""
-    buffers = dict(network.named_buffers()) if buffers is None else buffers
-    if samples < 1:
-        raise ValueError(f"The predictive takes at least one sample, not {samples}.")
-    draws = 1 if isinstance(family, Point) else samples  # all draws of a point are the same
-    noise = family.noise(v, generator)
-    total = outputs(network, family.place(v, noise).theta, x, buffers).softmax(-1)
-    for number in range(1, draws):
-        noise = noise.mirrored() if number % 2 else family.noise(v, generator)
-        total += outputs(network, family.place(v, noise).theta, x, buffers).softmax(-1)
-    return total / draws
+    total, count = torch.zeros((), device=x.device), 0
+    for p in draws(network, family, v, x, samples, generator, buffers):
+        total, count = total + p, count + 1
+    return total / count
 
 
 def point_probabilities(

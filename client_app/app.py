@@ -15,11 +15,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from bayes_core.calibration import scale
 from bayes_core.flat import fingerprint
 from bayes_core.metrics import tally
-from bayes_core.predict import point_probabilities, predictive
+from bayes_core.predict import point_probabilities
 from bayes_core.streams import seed_of
+from bayes_core.uncertainty import predict
 from client_app import site_log
+from client_app.card import Card
+from client_app.confidence import calibration, temperature, training_uncertainty
 from client_app.data import DataError
 from client_app.discretion import SiteError, public
 from client_app.method import ClientMethod, Tensors, buffers_in, load
@@ -115,6 +119,7 @@ def _answer(message: Message, settings: Settings, site: Site, store: Store) -> R
         name: method.wire.decode({row: array.numpy() for row, array in record.items()}).to(site.device)
         for name, record in message.content.array_records.items()
     }
+    store.card = Card.of(method, str(said["run"]), site.data.classes).write()
     stored = store.load(before=server_round)
     state = stored.tensors if stored else method.start(received)
     state = {name: tensor.to(site.device) for name, tensor in state.items()}
@@ -129,8 +134,14 @@ def _answer(message: Message, settings: Settings, site: Site, store: Store) -> R
         trained = method.train(state, received, server_round)
         if not all(tensor.isfinite().all() for tensor in trained.state.values()):
             raise SiteError("training diverged to values that are not finite; the state before it is kept")
-        store.save(server_round, trained.state, stored)
-        reply["report"] = MetricRecord(dict(trained.report))
+        store.save(
+            server_round, trained.state | calibration(method, trained, site.validation, server_round), stored
+        )
+        report = dict(trained.report)
+        if settings.aggregation_confidence != "off":
+            v, buffers = method.model_of(trained), buffers_in(trained.state)
+            report["uncertainty"] = training_uncertainty(method, v, buffers, server_round)
+        reply["report"] = MetricRecord(dict(report))
         if said["upload"] and trained.upload is not None:
             arrays = method.wire.encode_upload(trained.upload, received[trained.base])
             reply["w"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
@@ -147,19 +158,22 @@ def _measure(
     buffers = buffers_in(state)
     tallies: dict[str, MetricRecord] = {}
     nonzero: dict[str, float] = {}  # of sparse models
+    temperatures: dict[str, float] = {}  # where they are fitted
 
-    def note(name: str, probabilities: Tensor) -> None:
-        tallies[name] = MetricRecord(dict(tally(probabilities, y)))
+    def note(name: str, probabilities: Tensor, mutual_information: Tensor | None = None) -> None:
+        tallies[name] = MetricRecord(dict(tally(probabilities, y, mutual_information)))
 
     for name, v in method.models(state, received).items():
         generator = method.stream(server_round, f"evaluate {name}")
-        note(
-            name,
-            predictive(site.network, method.family, v, x, settings.eval_samples, generator, buffers),
-        )
+        found = predict(site.network, method.family, v, x, settings.eval_samples, generator, buffers)
+        note(name, found.probabilities, found.mutual_information)
         note(f"{name}_point", point_probabilities(site.network, method.family, v, x, buffers))
         if (ratio := method.family.nonzero(method.family.bound(v))) is not None:
             nonzero[name] = ratio
-    if nonzero:
-        tallies["nonzero"] = MetricRecord(dict(nonzero))
+        if settings.temperature_scaling and site.validation:
+            temperatures[name] = temperature(method, v, site.validation, buffers, server_round)
+            note(f"{name}_scaled", scale(found.probabilities, temperatures[name]))
+    for title, numbers in (("nonzero", nonzero), ("temperature", temperatures)):
+        if numbers:
+            tallies[title] = MetricRecord(dict(numbers))
     return tallies

@@ -56,6 +56,11 @@ class ClientMethod(ABC):
     def wire(self) -> Wire:
         return Wire(self.family, self.settings.wire, self.settings.rho_init)
 
+    def model_of(self, trained: Trained) -> Tensor:
+        """What a round has made: the personal model, or what is sent where a method has none."""
+        models = self.models(trained.state, {} if trained.upload is None else {"w": trained.upload})
+        return models["pm"] if "pm" in models else models["gm"]
+
     def stream(self, server_round: int, purpose: str) -> torch.Generator:
         """This client's random numbers for one purpose in one round."""
         return stream(self.settings.seed, self.site, server_round, purpose, device=self.device)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,8 +11,10 @@ from flwr.app import Context
 from torch import Tensor, nn
 
 from bayes_core.networks import build
+from bayes_core.streams import stream
 from client_app.data import ClientData, load
 from client_app.discretion import SiteError
+from client_app.prepare import hold_out, random_labels
 from client_app.store import Store
 from fedbayes.settings import NAME, RESERVED_RUN_NAMES, Settings
 
@@ -26,6 +28,7 @@ class Site:
     name: str
     origin: str  # whose random numbers it draws: of its share of a data set that is cut up, else its own
     data: ClientData  # on `device`
+    validation: tuple[Tensor, Tensor] | None  # held out from the training data: x and y, on `device`
     network: nn.Module
     device: torch.device
     states: Path
@@ -94,8 +97,14 @@ def find_site(context: Context, settings: Settings) -> Site:
 def _site(name: str, settings: Settings, partition: int, partitions: int, states: str, durable: bool) -> Site:
     device = find_device(settings.device)
     data = load(settings, partition, partitions)
+    x, y, origin = data.x_train, data.y_train, str(partition)
+    if partition < settings.noisy_clients:
+        y = random_labels(y, len(data.classes), stream(settings.seed, origin, "random labels"))
+    kept, held = hold_out(x, y, settings.validation_fraction, stream(settings.seed, origin, "validation"))
+    data = replace(data, x_train=kept[0], y_train=kept[1])
+    validation = None if held is None else (held[0].to(device), held[1].to(device))
     network = build(settings.model, data.x_train.shape[1:], len(data.classes), settings.seed).to(device)
-    return Site(name, str(partition), _moved(data, device), network, device, Path(states), durable)
+    return Site(name, origin, _moved(data, device), validation, network, device, Path(states), durable)
 
 
 def _moved(data: ClientData, device: torch.device) -> ClientData:

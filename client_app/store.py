@@ -1,8 +1,9 @@
 """The personal state on this client's disk: STATE/RUN/SITE/.
 
 `personal.safetensors` is the state after the latest round trained here, `previous.safetensors` the one before
-it; each is tagged with format version, run UUID and round. The state to start round t from is the latest with
-a tag below t, so a round that the server repeats after a crash begins where it began the first time.
+it; each is tagged with format version, run UUID and round, and carries a card that says what it is (card.py). The
+state to start round t from is the latest with a tag below t, so a round that the server repeats after a crash begins
+where it began the first time.
 
 Files are replaced by rename: a crash at any moment leaves the previous or the new state, never a mixture.
 Whoever works with a state holds a lock on its folder, which the kernel frees when that process ends.
@@ -23,7 +24,8 @@ from torch import Tensor
 
 from client_app.discretion import SiteError, public
 
-FORMAT = 1
+FORMAT = 2
+WITHOUT_CARD = 1  # an older format with the same tensors: a run can go on from it
 LATEST, PREVIOUS = "personal.safetensors", "previous.safetensors"
 LOCK_WAIT = 60.0  # seconds for a dead run's last ClientApp to end
 
@@ -40,10 +42,11 @@ class Stored:
 class Store:
     """One client's folder. `notes` collects, in words without paths, what the server should hear of."""
 
-    def __init__(self, folder: Path, uuid: str, durable: bool) -> None:
+    def __init__(self, folder: Path, uuid: str, durable: bool, card: str = "") -> None:
         self.folder = folder
         self.uuid = uuid
         self.durable = durable  # fsync: on a real site, where the machine itself may lose power
+        self.card = card
         self.notes: list[str] = []
 
     @contextmanager
@@ -79,8 +82,8 @@ class Store:
     def save(self, server_round: int, tensors: Mapping[str, Tensor], started_from: Stored | None) -> None:
         """The state after `server_round`; the one it started from is kept beside it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        metadata = {"format": str(FORMAT), "uuid": self.uuid, "round": str(server_round)}
-        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
+        tags = {"format": str(FORMAT), "uuid": self.uuid, "round": str(server_round), "card": self.card}
+        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, tags)
         new = (
             self.folder / f".{uuid4().hex}.tmp"
         )  # its own: a late round may still be writing in another process
@@ -113,14 +116,12 @@ class Store:
         if not path.exists():
             return None
         try:
-            with safe_open(path, framework="pt") as stored:
-                metadata = stored.metadata() or {}
-                tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+            metadata, tensors = read(path)
             tag, uuid, version = int(metadata["round"]), metadata["uuid"], metadata["format"]
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             self._set_aside(name, "damaged", f"is damaged ({public(error)})")
             return None
-        if version != str(FORMAT):
+        if version not in (str(FORMAT), str(WITHOUT_CARD)):
             self._set_aside(name, f"format-{version}", f"has format {version}, not {FORMAT}")
             return None
         if uuid != self.uuid:
@@ -137,3 +138,9 @@ class Store:
         (self.folder / name).replace(aside)
         self.notes.append(f"{name} {words}; it was set aside as {aside.name}")
         print(f"{self.folder / name} {words}; it was set aside as {aside.name}", flush=True)
+
+
+def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Tags and tensors of a state; SafetensorError or OSError where it cannot be read."""
+    with safe_open(path, framework="pt") as stored:
+        return stored.metadata() or {}, {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118

@@ -24,6 +24,7 @@ from fedbayes.plan import (
     plan_sweep,
 )
 from fedbayes.settings import Settings, SettingsError, defaults
+from fedbayes.using import adapt, export, predict
 
 USAGE = 2  # the exit status of a command that was refused before anything started
 
@@ -159,6 +160,8 @@ def runs(words: Words = None) -> None:
 
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
     app.command(context_settings=deploy.PASS_ON)(entry)
+for _command in (adapt, predict, export):
+    app.command()(_command)
 
 
 def _console() -> Console:

@@ -3,3 +3,7 @@
 
 class CommandError(Exception):
     """Something the user can put right; its text is one sentence, shown without a traceback."""
+
+
+class ModelError(CommandError):
+    """A model file, or what is given to a model, that cannot be used."""

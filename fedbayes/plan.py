@@ -211,6 +211,7 @@ def check_numbers(settings: Settings, clients: int) -> None:
     for key, value in (
         ("clients-per-round", settings.clients_per_round),
         ("min-clients", settings.min_clients),
+        ("noisy-clients", settings.noisy_clients),
     ):
         if value > clients:
             raise CommandError(f"{key}={value}, but there are only {clients} clients (--clients {clients}).")

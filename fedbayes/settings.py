@@ -12,8 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
+CONFIDENCE = re.compile(r"off|weight|0?\.\d+")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 RESERVED_RUN_NAMES = {".", "..", "state"}  # OUT/state holds the simulated clients' stores
 SIZE = re.compile(r"small|medium|large|[1-9]\d*\+[1-9]\d*")
@@ -92,9 +101,17 @@ class Settings(BaseModel):
     weighting: Annotated[Literal["uniform", "examples"], _takes("uniform or examples")]
 
     wire: Annotated[Literal["float32", "bfloat16", "float16"], _takes("float32, bfloat16 or float16")]
+    aggregation_confidence: Annotated[
+        str,
+        BeforeValidator(lambda value: str(value) if type(value) is float else value),
+        _takes("off, weight, or the share of clients to leave out, such as 0.3"),
+        _matches(CONFIDENCE),
+    ]
 
     eval_every: Count
     eval_samples: Count
+    validation_fraction: Annotated[float, _takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
+    temperature_scaling: Switch
 
     dataset: Annotated[
         str, _takes("digits, mnist, fmnist, cifar10, svhn or the path of an .npz file", min_length=1)
@@ -107,6 +124,7 @@ class Settings(BaseModel):
     groups: Annotated[int, _takes("2 or 4 (3 is no multiple of 90°)", ge=2, le=4)]
     dirichlet_alpha: Positive
     size: Annotated[str, _takes("small, medium, large, or counts per class such as 50+950"), _matches(SIZE)]
+    noisy_clients: Natural
     model: Annotated[str, _takes("dnn, vgg or package.module:function"), _matches(MODEL)]
 
     seed: Natural
@@ -120,6 +138,15 @@ class Settings(BaseModel):
     out_dir: Annotated[str, _takes("a folder", min_length=1)]
     resume: Switch
     resume_with: Annotated[str, _takes("the names of settings with commas between, or *")]
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> "Settings":
+        if self.temperature_scaling and not self.validation_fraction:
+            raise ValueError(
+                "temperature-scaling=true chooses on validation data and takes a validation-fraction "
+                "above 0, such as 0.2."
+            )
+        return self
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "Settings":
@@ -146,7 +173,9 @@ class Settings(BaseModel):
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
-    key = str(first["loc"][0]) if first["loc"] else ""
+    if not first["loc"]:
+        return str(first["ctx"]["error"])  # settings that do not fit together say so themselves
+    key = str(first["loc"][0])
     fields = {field.alias: field for field in Settings.model_fields.values()}
     if first["type"] == "extra_forbidden":
         close = difflib.get_close_matches(key, [name for name in fields if name], 1)

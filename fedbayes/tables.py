@@ -18,6 +18,8 @@ METRICS = {
     "nll": "NLL",
     "brier": "Brier score",
     "ece": "calibration error (ECE)",
+    "scaled_nll": "NLL after temperature scaling",
+    "scaled_ece": "ECE after temperature scaling",
     "nonzero": "non-zero weights",
 }
 
@@ -58,7 +60,7 @@ def run_table(name: str, rows: Sequence[Row]) -> Table:
     """Personal beside global, as measured in the last evaluated round."""
     measured = evaluated(rows)
     at = f", round {measured[-1]['round']}" if measured else ""
-    table = _table(f"{name}{at}")
+    table = new_table(f"{name}{at}")
     for metric, title in METRICS.items():
         cells = [_figure(last(rows, f"{model}_{metric}")) for model in MODELS]
         if cells != [NONE, NONE]:
@@ -72,7 +74,7 @@ def run_table(name: str, rows: Sequence[Row]) -> Table:
 
 def seeds_table(name: str, runs: Mapping[int, Sequence[Row]]) -> Table:
     """Mean ± sample standard deviation over the seeds, `runs` being each seed's rows."""
-    table = _table(f"{name}: {len(runs)} seed{'s' if len(runs) != 1 else ''}, mean ± sd")
+    table = new_table(f"{name}: {len(runs)} seed{'s' if len(runs) != 1 else ''}, mean ± sd")
 
     def add(title: str, values: list[list[float | None]]) -> None:
         cells = [mean_and_sd(column) for column in values]
@@ -103,7 +105,7 @@ def _figure(value: float | None) -> str:
     return NONE if value is None else f"{value:.4f}"
 
 
-def _table(title: str) -> Table:
+def new_table(title: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=ROUNDED)
     table.add_column("")
     table.add_column("personal", justify="right", style="cyan")

@@ -25,13 +25,14 @@ from fedbayes.settings import Settings
 
 FORMAT = 1
 METRICS = (
-    "accuracy", "nll", "brier", "ece", "point_accuracy", "rmse", "coverage", "nonzero",
+    "accuracy", "nll", "brier", "ece", "point_accuracy", "rmse", "coverage", "nonzero", "entropy",
+    "mutual_information", "scaled_nll", "scaled_brier", "scaled_ece", "temperature",
 )  # fmt: skip
 MEASURED = tuple(f"{model}_{metric}" for metric in METRICS for model in ("pm", "gm"))
 CLUSTERS = ("clusters", "cluster_changes", "adjusted_rand")
 EXCHANGE = ("clients_ok", "clients_failed", "seconds", "bytes_up", "bytes_down")
 ROUND_COLUMNS = ("round", *MEASURED, *CLUSTERS, *EXCHANGE)
-CLIENT_COLUMNS = ("round", "site", "cluster", "n_test", *MEASURED, "status")
+CLIENT_COLUMNS = ("round", "site", "cluster", "n_test", *MEASURED, "uncertainty", "status")
 RESUME_MAY_CHANGE = ("rounds", "eval-every")
 PLACES = ("resume", "resume-with", "out-dir", "data-dir")  # how and where, not what
 CLOSING_ROUNDS = 100

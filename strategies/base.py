@@ -23,6 +23,7 @@ from bayes_core.aggregate import Aggregate, Mean
 from bayes_core.families import Family
 from bayes_core.wire import Wire
 from fedbayes.settings import Settings
+from strategies.confidence import HeldBack, check_uncertainty, share_of, weight_of
 from strategies.exchange import Exchange
 from strategies.measures import Columns, measure
 from strategies.messages import Task, compose, sample, tasks_of
@@ -51,8 +52,10 @@ class PersonalStrategy(Strategy):
         self.attempt = 0
         self.exchange = Exchange({}, 0.0)
         self.sampled: list[str] = []  # the sites whose training counts in this exchange
-        self.uploads: list[Upload] = []  # those that were used, in the order of the site ids …
+        self.uploads: list[Upload] = []  # those that are usable, in the order of the site ids …
         self.aggregates: dict[str, Aggregate] = {}  # … and what they add up to, for each of the `tensors`
+        self.held_back = HeldBack(0.0, 0)
+        self.left_out: list[str] = []  # of the usable uploads, by `aggregation-confidence`
 
     # ------------------------------------------------------------------ a method's own part
 
@@ -69,8 +72,13 @@ class PersonalStrategy(Strategy):
         base = self.base_of(upload.report)
         if base not in self.aggregates:
             self.aggregates[base] = self.aggregate_by(self.tensors[base])
-        by_examples = self.settings.weighting == "examples"
-        self.aggregates[base].add(w, float(upload.n_train) if by_examples else 1.0)
+        examples = float(upload.n_train) if self.settings.weighting == "examples" else 1.0
+        sure = weight_of(self.settings.aggregation_confidence, upload.report)
+        self.aggregates[base].add(w, examples * sure)
+
+    def share_left_out(self) -> float:
+        """Of this exchange's uploads: the least certain ones."""
+        return share_of(self.settings.aggregation_confidence)
 
     def step(self) -> None:
         """w ← (1−β)·w + β·mean of the uploads, when all of them are in."""
@@ -228,6 +236,7 @@ class PersonalStrategy(Strategy):
 
     def _receive(self, replies: Iterable[Message]) -> None:
         self.uploads, self.aggregates = [], {}
+        self.held_back = HeldBack(self.share_left_out(), len(self.sampled))
         unusable: dict[str, str] = {}
         for site, content in self.exchange.read(replies):
             try:
@@ -237,6 +246,10 @@ class PersonalStrategy(Strategy):
                 unusable[site] = str(error)  # its measures, checked on their own, may still be good
             for name in list(content.array_records):
                 del content[name]  # what remains is small
+        for upload, w in self.held_back.settle(len(self.uploads)):
+            self.add(upload, w)
+        self.left_out = [upload.site for upload, _ in self.held_back.held]
+        self.held_back.held.clear()
         self.uploads.sort(key=lambda upload: upload.site)
         failures = self.exchange.replies.failures | unusable
         self.exchange.replies.failures = dict(sorted(failures.items()))
@@ -248,8 +261,12 @@ class PersonalStrategy(Strategy):
         """Use the upload in a reply, or BadReply."""
         upload = Upload(site, self.roster.sites[site].n_train, dict(content.get("report", {})))
         base = self.base_of(upload.report)
+        if self.settings.aggregation_confidence != "off":
+            check_uncertainty(upload.report)
         if self.wants_uploads:
-            self.add(upload, read_upload(content, self.wire, self.tensors[base]))
+            w = read_upload(content, self.wire, self.tensors[base])
+            for one, distribution in self.held_back.offer(upload, w):
+                self.add(one, distribution)
         self.uploads.append(upload)
 
     def _quorum(self) -> int:
@@ -276,6 +293,11 @@ class PersonalStrategy(Strategy):
             "bytes_up": current.bytes_up,
             "bytes_down": current.bytes_down,
         }
+        for upload in self.uploads:
+            if "uncertainty" in upload.report:
+                clients[upload.site]["uncertainty"] = round(float(upload.report["uncertainty"]), 6)
+        for site in self.left_out:
+            clients[site]["status"] = "left out"
         row = Row(columns, clients)
         self.describe(row)
         return row

@@ -96,6 +96,10 @@ class CFedBayes(PFedBayes):
             raise BadReply(f"cluster {report.get('cluster')!r} instead of 0 … {self.clusters - 1}")
         return f"u{int(report['cluster'])}"
 
+    def share_left_out(self) -> float:
+        """In round 0 everybody is compared with everybody."""
+        return super().share_left_out() if self.clusters else 0.0
+
     def add(self, upload: Upload, w: Tensor) -> None:
         if self.clusters:
             super().add(upload, w)

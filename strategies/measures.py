@@ -1,7 +1,8 @@
 """From the tallies in the clients' replies to the columns of rounds.csv and clients.csv.
 
 A client measures up to two models on its own test data, `pm` (its personal one) and `gm` (the server's), each
-with the Monte-Carlo predictive and as its posterior-mean network (`pm_point`, `gm_point`).
+with the Monte-Carlo predictive, as its posterior-mean network (`pm_point`, `gm_point`) and, where the run asks for
+it, after temperature scaling (`pm_scaled`, `gm_scaled`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,12 @@ from strategies.replies import BadReply, read_tally
 
 Columns = dict[str, Any]  # of rounds.csv or clients.csv
 MODELS = ("pm", "gm")
+KINDS = {  # of a model's tally: the metrics that become columns
+    "": ("accuracy", "nll", "brier", "ece", "entropy", "mutual_information"),
+    "_point": ("accuracy",),
+    "_scaled": ("nll", "brier", "ece"),
+}
+AVERAGED = {"nonzero": (0.0, 1.0), "temperature": (0.0, 1e3)}  # single numbers of a model, within bounds
 
 
 def measure(replies: Replies, examples: Mapping[str, int]) -> tuple[Columns, dict[str, Columns]]:
@@ -24,7 +31,7 @@ def measure(replies: Replies, examples: Mapping[str, int]) -> tuple[Columns, dic
     """
     tallies: dict[str, dict[str, dict[str, list[float]]]] = {}
     for site, content in list(replies.content.items()):
-        names = [f"{model}{kind}" for model in MODELS for kind in ("", "_point")]
+        names = [f"{model}{kind}" for model in MODELS for kind in KINDS]
         try:
             found = {
                 name: tally
@@ -39,32 +46,36 @@ def measure(replies: Replies, examples: Mapping[str, int]) -> tuple[Columns, dic
             tallies[site] = found
     pooled = _columns(list(tallies.values()))
     each = {site: _columns([found], examples=True) for site, found in tallies.items()}
-    for site in each:
-        each[site] |= _nonzero(replies.content[site].get("nonzero"))
-    for column in ("pm_nonzero", "gm_nonzero"):
-        ratios = [columns[column] for columns in each.values() if column in columns]
-        if ratios:
-            pooled[column] = round(sum(ratios) / len(ratios), 6)
+    for title in AVERAGED:
+        for site in each:
+            each[site] |= _numbers(title, replies.content[site].get(title))
+        for column in (f"{model}_{title}" for model in MODELS):
+            numbers = [columns[column] for columns in each.values() if column in columns]
+            if numbers:
+                pooled[column] = round(sum(numbers) / len(numbers), 6)
     return pooled, each
 
 
-def _nonzero(record: object) -> Columns:
-    """The non-zero ratios of a sparse model; nonsense is left out."""
-    ratios = dict(record) if isinstance(record, MetricRecord) else {}
-    numbers = {model: ratio for model in MODELS if isinstance(ratio := ratios.get(model), float)}
-    return {f"{model}_nonzero": round(ratio, 6) for model, ratio in numbers.items() if 0 <= ratio <= 1}
+def _numbers(title: str, record: object) -> Columns:
+    """One number for each model, such as a sparse one's non-zero ratio; nonsense is left out."""
+    said = dict(record) if isinstance(record, MetricRecord) else {}
+    low, high = AVERAGED[title]
+    numbers = {model: number for model in MODELS if isinstance(number := said.get(model), float)}
+    return {
+        f"{model}_{title}": round(number, 6) for model, number in numbers.items() if low <= number <= high
+    }
 
 
 def _columns(tallies: Sequence[Mapping[str, dict[str, list[float]]]], examples: bool = False) -> Columns:
     columns: Columns = {}
     for model in MODELS:
-        predictive = [found[model] for found in tallies if model in found]
-        point = [found[f"{model}_point"] for found in tallies if f"{model}_point" in found]
-        if predictive:
-            total = add(predictive)
-            columns |= {f"{model}_{name}": round(value, 6) for name, value in summarise(total).items()}
+        for kind, metrics in KINDS.items():
+            found = [site[model + kind] for site in tallies if model + kind in site]
+            if not found:
+                continue
+            total = add(found)
+            summary = summarise(total)
+            columns |= {f"{model}{kind}_{metric}": round(summary[metric], 6) for metric in metrics}
             if examples:
                 columns["n_test"] = int(total["n"][0])
-        if point:
-            columns[f"{model}_point_accuracy"] = round(summarise(add(point))["accuracy"], 6)
     return columns

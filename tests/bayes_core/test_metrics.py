@@ -22,6 +22,11 @@ def test_a_hand_made_example() -> None:
     assert got["accuracy"] == 0.75
     assert got["nll"] == pytest.approx(-math.log(0.7 * 0.3 * 0.5 * 0.6) / 4, rel=1e-6)
     assert got["brier"] == pytest.approx((0.14 + 0.86 + 0.375 + 0.24) / 4, rel=1e-6)
+    entropies = -sum(p * math.log(p) for p in P.flatten().tolist())
+    assert got["entropy"] == pytest.approx(entropies / 4, rel=1e-6) and got["mutual_information"] == 0
+    assert summarise(tally(P, Y, torch.tensor([0.1, 0.2, 0.0, 0.1])))["mutual_information"] == pytest.approx(
+        0.1
+    )
     # the two confidences of 0.6 share a bin, one of them right: |0.7−1| + |1.2−1| + |0.5−1|
     assert got["ece"] == pytest.approx((0.3 + 0.2 + 0.5) / 4, rel=1e-6)
 

@@ -48,6 +48,9 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
         ("beta", "abc", "a number of at least 0"),
         ("aggregation", "median", "mean or moments"),
         ("weighting", "size", "uniform or examples"),
+        ("aggregation-confidence", "on", "off, weight, or the share of clients to leave out, such as 0.3"),
+        ("aggregation-confidence", "1.2", "off, weight, or the share of clients to leave out, such as 0.3"),
+        ("validation-fraction", "1", "a number from 0 (off) up to, but not, 1"),
         ("dataset", "", "digits, mnist, fmnist, cifar10, svhn or the path"),
         ("layout", "ring", "labels, iid, dirichlet, rotated or mixed"),
         ("groups", "5", "2 or 4"),
@@ -69,6 +72,17 @@ def test_a_bad_value_is_named_with_what_the_key_takes(key: str, value: str, take
     text = str(caught.value)
     assert text.startswith(f'The setting "{key}" takes {takes}')
     assert text.endswith(f'not "{value}".')
+
+
+def test_a_share_may_come_as_a_number() -> None:
+    for value in (0.3, "0.3"):
+        assert Settings.parse(defaults() | {"aggregation-confidence": value}).aggregation_confidence == "0.3"
+
+
+def test_settings_that_do_not_fit_together_are_one_sentence() -> None:
+    assert sentence(temperature_scaling=True).startswith(
+        "temperature-scaling=true chooses on validation data"
+    )
 
 
 def test_an_unknown_key_is_answered_with_the_closest_one() -> None:

@@ -1,0 +1,80 @@
+"""What a personal model says about itself in its file, so that it can be used without the run it comes from."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from torch import Tensor, nn
+
+from bayes_core.families import Family, Gaussian, Point, SpikeSlab
+from bayes_core.flat import fingerprint
+from bayes_core.networks import build
+from client_app.method import ClientMethod
+
+PERSONAL = ("q", "theta")  # what a personal model is called in a client's state
+
+
+@dataclass(frozen=True)
+class Card:
+    """The network, the family of the distribution over its weights, and where both come from."""
+
+    run: str
+    site: str
+    method: str
+    family: str  # point, gaussian or spike-slab
+    gated: bool  # spike-and-slab: whether λ is below 1 anywhere, and stored as its logit
+    model: str
+    fingerprint: str  # of the network's parameters
+    inputs: tuple[int, ...]  # the shape of one example
+    classes: tuple[str, ...]
+    eval_samples: int
+    seed: int
+
+    @classmethod
+    def of(cls, method: ClientMethod, run: str, classes: Sequence[str]) -> "Card":
+        """Of the models that this client trains in this run."""
+        settings, family = method.settings, method.family
+        return cls(
+            run=run,
+            site=method.site,
+            method=settings.method,
+            family=family.name,
+            gated=isinstance(family, SpikeSlab) and family.gated,
+            model=settings.model,
+            fingerprint=fingerprint(method.network),
+            inputs=tuple(method.x.shape[1:]),
+            classes=tuple(classes),
+            eval_samples=settings.eval_samples,
+            seed=settings.seed,
+        )
+
+    @classmethod
+    def read(cls, text: str) -> "Card":
+        """ValueError, KeyError or TypeError for what is no card."""
+        said: Mapping[str, Any] = json.loads(text)
+        card = cls(**{field.name: said[field.name] for field in fields(cls)})
+        lists = {"inputs": tuple(map(int, card.inputs)), "classes": tuple(map(str, card.classes))}
+        return cls(**(asdict(card) | lists))
+
+    def write(self) -> str:
+        return json.dumps(asdict(self))
+
+    def distribution(self) -> Family:
+        return {"point": Point(), "gaussian": Gaussian(), "spike-slab": SpikeSlab(gated=self.gated)}[
+            self.family
+        ]
+
+    def network(self) -> nn.Module:
+        """ValueError where this machine's version of the model is another one."""
+        network = build(self.model, self.inputs, len(self.classes), self.seed)
+        if fingerprint(network) != self.fingerprint:
+            raise ValueError(
+                f"the model {self.model} here has other parameters than the one that was trained"
+            )
+        return network
+
+
+def personal_model(tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """The distribution over weights in a client's state; None for methods without personal models."""
+    return next((tensors[name] for name in PERSONAL if name in tensors), None)

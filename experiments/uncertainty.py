@@ -1,0 +1,114 @@
+"""Calibration and the unknown on MNIST, small, five of ten labels a client: the tables of docs/uncertainty.md.
+
+    python experiments/uncertainty.py --data-dir DIR [--out-dir runs/uncertainty]
+
+Runs what has not been run yet (each line of RUNS is one `fedbayes run`), then reads run folders and clients' stores:
+
+1. NLL and ECE of the personal (PM) and the global models (GM) in the last round, before and after temperature scaling
+   (fitted on a fifth of the training data, which no method trains on);
+2. AUROC of each model's uncertainty for a client's own test digits against digits of classes it never saw, and against
+   Fashion-MNIST, mean ± sd over the ten clients.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from tables import measured, run
+
+from bayes_core.uncertainty import auroc
+from client_app.data import load
+from fedbayes import Personal
+from fedbayes.finished import Finished
+from fedbayes.settings import Settings, defaults
+
+CLIENTS = 10
+EXAMPLES = 2000  # of each kind and client
+MNIST = "dataset=mnist size=small rounds=100 eval-every=50 validation-fraction=0.2 temperature-scaling=true"
+RUNS = {
+    "pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5"),
+    "sfedbayes": ("sFedBayes, λ_init = 0.5", f"{MNIST} personal-steps=5 method=sfedbayes"),
+    "fedavg": ("FedAvg (Adam 0.001)", f"{MNIST} method=fedavg"),
+    "fedavg-sgd": ("FedAvg (SGD 0.01)", f"{MNIST} method=fedavg optimizer=sgd lr-global=0.01"),
+    "local": ("local (Adam 0.001)", f"{MNIST} method=local"),
+}
+
+
+def calibration(out_dir: Path) -> str:
+    lines = [
+        "| | model | accuracy | NLL | NLL, scaled | ECE | ECE, scaled | mean T |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, (title, _) in RUNS.items():
+        for model in ("pm", "gm"):
+            columns = ("accuracy", "nll", "scaled_nll", "ece", "scaled_ece", "temperature")
+            found = [measured(out_dir / name, f"{model}_{column}") for column in columns]
+            if found[0]:
+                cells = [f"{values[-1][1]:.4f}" for values in found]
+                lines.append(f"| {title} | {model.upper()} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def models(name: str, out_dir: Path, site: int) -> dict[str, Personal]:
+    """The personal and the global model of a client, as far as the run has them."""
+    found = {}
+    if name not in ("fedavg", "fedavg-sgd"):
+        found["PM"] = Personal.load(out_dir / "state" / name / str(site))
+    if name != "local":
+        found["GM"] = Finished.open(out_dir / name).model()
+    return found
+
+
+def unknown(data_dir: str, site: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A client's own test digits, digits of classes it never saw (other clients' test data), and clothing."""
+    settings = Settings.parse(defaults() | {"dataset": "mnist", "data-dir": data_dir})
+    clients = [load(settings, number, CLIENTS) for number in range(CLIENTS)]
+    own = clients[site]
+    seen = torch.zeros(10, dtype=torch.bool).index_fill_(0, own.y_train.unique(), True)
+    digits = torch.cat([other.x_test[~seen[other.y_test]] for other in clients])
+    clothing = load(settings.model_copy(update={"dataset": "fmnist"}), site, CLIENTS).x_test
+    generator = torch.Generator().manual_seed(site)
+    chosen = [
+        x[torch.randperm(len(x), generator=generator)[:EXAMPLES]] for x in (own.x_test, digits, clothing)
+    ]
+    return chosen[0], chosen[1], chosen[2]
+
+
+def detection(data_dir: str, out_dir: Path) -> str:
+    """One line a model and score; mean ± sd over clients."""
+    scores: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for site in range(CLIENTS):
+        examples = unknown(data_dir, site)
+        for name, (title, _) in RUNS.items():
+            for model, personal in models(name, out_dir, site).items():
+                own, digits, clothing = (personal.predict(x) for x in examples)
+                for score in ("confidence", "entropy", "mutual_information"):
+                    sign = -1 if score == "confidence" else 1
+                    values = [sign * getattr(one, score) for one in (own, digits, clothing)]
+                    if values[0].any():  # one network's mutual information is 0 everywhere
+                        pair = auroc(values[0], values[1]), auroc(values[0], values[2])
+                        scores.setdefault((title, model, score), []).append(pair)
+    lines = ["| | model | score | unseen digits | Fashion-MNIST |", "|---|---|---|---|---|"]
+    for (title, model, score), pairs in scores.items():
+        values = torch.tensor(pairs)
+        cells = [f"{mean:.3f} ± {sd:.3f}" for mean, sd in zip(values.mean(0), values.std(0), strict=True)]
+        lines.append(f"| {title} | {model} | {score.replace('_', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", default="data")
+    parser.add_argument("--out-dir", type=Path, default=Path("runs/uncertainty"))
+    arguments = parser.parse_args()
+    out_dir = arguments.out_dir.resolve()
+    for name, (_, words) in RUNS.items():
+        run(name, words, arguments.data_dir, out_dir)
+    print(calibration(out_dir), "\n")
+    print(detection(arguments.data_dir, out_dir))
+
+
+if __name__ == "__main__":
+    main()

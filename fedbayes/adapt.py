@@ -1,0 +1,98 @@
+"""`fedbayes adapt`: a personal model for a site that took no part in a run, without anyone else being online.
+
+The site trains as a client of the run would, with a server that stands still: the run's distribution (of K clusters the
+one under which its training data are likeliest) is its prior in every round.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from bayes_core.metrics import summarise, tally
+from bayes_core.streams import seed_of, stream
+from client_app.card import Card, personal_model
+from client_app.confidence import calibration
+from client_app.method import buffers_in
+from client_app.prepare import hold_out
+from client_app.store import LATEST, Store
+from fedbayes.errors import CommandError, ModelError
+from fedbayes.finished import Finished
+from fedbayes.inputs import read_inputs
+from fedbayes.personal import Personal
+from fedbayes.tables import METRICS, new_table
+
+ROUNDS = 20  # of `local-steps` steps each, unless the user says otherwise
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A site after some rounds on its own: what its file will hold, and the prior it was trained with."""
+
+    card: Card
+    state: dict[str, Tensor]
+    prior: Tensor
+    cluster: int | None
+
+    def personal(self) -> Personal:
+        return Personal.of(self.card, self.state)
+
+    def start(self) -> Personal:
+        return Personal(self.card, self.prior, buffers_in(self.state))
+
+
+def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
+    """The site after each round of training on its own data, which are as the network takes them."""
+    settings = run.settings
+    torch.set_num_threads(settings.threads)
+    (x, y), validation = hold_out(
+        x, y, settings.validation_fraction, stream(settings.seed, site, "validation")
+    )
+    method = run.method(x, y, site)
+    state = method.start(run.tensors)
+    if personal_model(state) is None:
+        raise ModelError(
+            f"The run {settings.run_name} used {settings.method}, which has no personal models to adapt."
+        )
+    card = Card.of(method, settings.run_name, run.classes)
+    for number in range(1, settings.rounds + 1):
+        torch.manual_seed(seed_of(settings.seed, site, number, "network"))  # dropout and the like
+        prior = method.models(state, run.tensors)["gm"]
+        trained = method.train(state, run.tensors, number)
+        state, cluster = trained.state, trained.report.get("cluster")
+        kept = state | calibration(method, trained, validation, number)
+        yield Adapted(card, kept, prior, None if cluster is None else int(cluster))
+
+
+def adapt_files(run: Finished, data: str, test: str | None, out: Path, site: str, console: Console) -> None:
+    """Train on the examples of `data`, write OUT/personal.safetensors, and say what it is worth on `test`."""
+    if (out / LATEST).exists():
+        raise CommandError(f"{out / LATEST} is there already; take another --out.")
+    examples, tested = read_inputs(data, run.classes), read_inputs(test, run.classes) if test else None
+    y = examples.labels(data)
+    *_, last = adapt(run, run.scaled(examples.x, data), y, site)
+    settings = run.settings
+    Store(out, run.uuid, durable=True, card=last.card.write()).save(settings.rounds, last.state, None)
+    prior = "the global distribution" if last.cluster is None else f"cluster {last.cluster}"
+    steps = settings.rounds * settings.local_steps
+    console.print(
+        f"{len(y)} training examples, {steps} local steps, {prior} as the prior: {out / LATEST}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if tested:
+        console.print(_comparison(last, run.scaled(tested.x, str(test)), tested.labels(str(test))))
+
+
+def _comparison(adapted: Adapted, x: Tensor, y: Tensor) -> Table:
+    """The new model beside the distribution it started from."""
+    table = new_table(f"{len(y)} test examples")
+    models = (adapted.personal(), adapted.start())
+    figures = [summarise(tally(model.predict(x).probabilities, y)) for model in models]
+    for metric in ("accuracy", "nll", "brier", "ece"):
+        table.add_row(METRICS[metric], *(f"{figure[metric]:.4f}" for figure in figures))
+    return table

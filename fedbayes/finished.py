@@ -1,0 +1,73 @@
+"""What a run's folder holds for those who come later: the settings, and the server's distributions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayes_core.networks import build
+from client_app.card import Card
+from client_app.method import ClientMethod, load
+from fedbayes.errors import CommandError, ModelError
+from fedbayes.personal import Personal, scaled
+from fedbayes.plan import run_config
+from fedbayes.settings import Settings, defaults
+from server_app.runs import load_checkpoint
+
+FIXED = ("method", "family", "model", "lambda-init")  # what the weights mean
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run with at least one round in its checkpoint."""
+
+    settings: Settings
+    uuid: str
+    inputs: tuple[int, ...]
+    classes: tuple[str, ...]
+    tensors: dict[str, Tensor]  # w, or the clusters' u0, u1, …
+
+    @classmethod
+    def open(cls, folder: Path, words: Mapping[str, Any] | None = None) -> "Finished":
+        """`words` change settings of the run, but not those that say what its weights mean."""
+        config = run_config(folder)
+        for key in FIXED:
+            if key in (words or {}) and str((words or {})[key]) != str(config["settings"][key]):
+                raise CommandError(f"The run {folder.name} has {key}={config['settings'][key]}, which stays.")
+        checkpoint = load_checkpoint(folder)
+        if checkpoint is None:
+            raise CommandError(f"The run {folder.name} has no checkpoint: no round of it is complete.")
+        settings = Settings.parse(defaults() | config["settings"] | dict(words or {}) | {"resume": False})
+        if settings.method == "local":
+            raise ModelError(f"The run {folder.name} trained every client alone; it has no global model.")
+        return cls(
+            settings, str(config["uuid"]), tuple(config["model"]["inputs"]), tuple(config["classes"]),
+            checkpoint[1],
+        )  # fmt: skip
+
+    def method(self, x: Tensor, y: Tensor, site: str) -> ClientMethod:
+        """The client's half of the run's method, with someone's training data."""
+        settings = self.settings
+        network = build(settings.model, self.inputs, len(self.classes), settings.seed)
+        return load(settings.method)(settings, network, x, y, site, torch.device("cpu"))
+
+    def scaled(self, x: Tensor, file: str) -> Tensor:
+        """Examples of a file as the run's network takes them."""
+        try:
+            return scaled(x, self.inputs)
+        except ModelError as error:
+            raise ModelError(f"{file}: {error}") from None
+
+    def model(self, name: str = "w") -> Personal:
+        """One of the server's distributions, to be used as a personal model is."""
+        method = self.method(torch.empty(0, *self.inputs), torch.empty(0, dtype=torch.int64), "")
+        if name not in self.tensors:
+            known = ", ".join(sorted(self.tensors))
+            raise ModelError(
+                f'The run {self.settings.run_name} has no distribution "{name}"; it has {known}.'
+            )
+        card = Card.of(method, self.settings.run_name, self.classes)
+        return Personal(card, method.family.free(self.tensors[name]), dict(method.network.named_buffers()))

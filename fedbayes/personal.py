@@ -1,0 +1,148 @@
+"""A personal model in one's hands: `Personal.load(path).predict(x)`.
+
+The file is what a client keeps on its disk (client_app/store.py): `STATE/RUN/SITE/personal.safetensors`, or what
+`fedbayes adapt` writes. It needs neither the run nor the network.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from numpy.typing import ArrayLike
+from safetensors import SafetensorError
+from torch import Tensor
+
+from bayes_core.calibration import scale
+from bayes_core.flat import shapes_of, unflatten
+from bayes_core.predict import point_probabilities
+from bayes_core.streams import stream
+from bayes_core.uncertainty import Prediction, predict
+from client_app.card import Card, personal_model
+from client_app.method import buffers_in
+from client_app.store import FORMAT, LATEST, WITHOUT_CARD, read
+from fedbayes.errors import ModelError
+
+
+class Personal:
+    """One client's distribution over the weights of its network, ready for new examples."""
+
+    def __init__(self, card: Card, v: Tensor, buffers: dict[str, Tensor], temperature: float = 1.0) -> None:
+        self.card = card
+        self.v = v  # in the family's `free` coordinates
+        self.buffers = buffers
+        self.temperature = temperature  # 1 unless the run fitted one
+        self.family = card.distribution()
+        self.network = card.network()
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Personal":
+        """From a file, or from the folder that holds it; ModelError says what is wrong with either."""
+        file = Path(path)
+        file = file / LATEST if file.is_dir() else file
+        try:
+            tags, tensors = read(file)
+        except FileNotFoundError:
+            raise ModelError(f"There is no model file {file}.") from None
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{file} is damaged or no model file ({error}).") from None
+        if tags.get("format") == str(WITHOUT_CARD):
+            raise ModelError(
+                f"{file} has format {WITHOUT_CARD}, which does not say which network it is for; resume its run for "
+                "one more round to have it written anew."
+            )
+        if tags.get("format") != str(FORMAT) or not tags.get("card"):
+            said = tags.get("format", "none")
+            raise ModelError(f"{file} is no personal model of fedbayes (format {said}, not {FORMAT}).")
+        try:
+            card = Card.read(tags["card"])
+            personal = cls.of(card, tensors)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{file} does not say what network it is for ({error}).") from None
+        personal._check(file)
+        return personal
+
+    @classmethod
+    def of(cls, card: Card, state: Mapping[str, Tensor]) -> "Personal":
+        """From a client's state."""
+        v = personal_model(state)
+        if v is None:
+            raise ModelError(
+                f"Site {card.site} of the run {card.run} has no personal model: {card.method} has only the global one."
+            )
+        return cls(card, v, buffers_in(state), float(state.get("temperature", 1.0)))
+
+    def _check(self, file: Path) -> None:
+        wanted = (len(self.family.rows), sum(shape.numel() for shape in shapes_of(self.network).values()))
+        if tuple(self.v.shape) != wanted:
+            raise ModelError(
+                f"{file} has weights of shape {tuple(self.v.shape)}; its network takes {wanted}."
+            )
+        if problem := self.family.problem(self.family.bound(self.v)):
+            raise ModelError(f"{file} is damaged: it has {problem}.")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.card.classes
+
+    def predict(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Prediction:
+        """For examples (n, …) of the network's input shape; the same seed gives the same numbers.
+
+        Images of bytes (uint8) are scaled as for training; all other numbers are taken as they are. Probabilities are
+        temperature-scaled where the run fitted a temperature; the uncertainty is that of the predictive before it.
+        """
+        generator = stream(seed, "predict")
+        found = predict(
+            self.network, self.family, self.v, self.inputs(x), samples or self.card.eval_samples, generator,
+            self.buffers,
+        )  # fmt: skip
+        if self.temperature == 1:
+            return found
+        return replace(found, probabilities=scale(found.probabilities, self.temperature))
+
+    def point_probabilities(self, x: ArrayLike | Tensor) -> Tensor:
+        """Class probabilities of the posterior-mean network, which is what `fedbayes export` writes."""
+        return point_probabilities(self.network, self.family, self.v, self.inputs(x), self.buffers)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The posterior-mean network: weights and buffers under their PyTorch names."""
+        weights = unflatten(self.family.centre(self.v), shapes_of(self.network))
+        return {name: tensor.clone() for name, tensor in {**weights, **self.buffers}.items()}
+
+    def inputs(self, x: ArrayLike | Tensor) -> Tensor:
+        """The examples as the network takes them."""
+        return scaled(torch.as_tensor(x), self.card.inputs)
+
+
+def scaled(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Examples of this shape as a network takes them: bytes of images from −1 to 1, other numbers as they are."""
+    if x.ndim == 3 and len(shape) == 3 and shape[0] == 1:
+        x = x[:, None]  # one channel needs no dimension of its own
+    if tuple(x.shape[1:]) != shape:
+        raise ModelError(f"The model takes examples of shape {shape}, not {tuple(x.shape[1:])}.")
+    if x.dtype == torch.uint8 and len(shape) == 3:
+        return x.float().div_(127.5).sub_(1)
+    x = x.float()
+    if not bool(x.isfinite().all()):
+        raise ModelError("The examples have values that are not finite (NaN or infinite).")
+    return x
+
+
+def find_personal(word: str, states: Path) -> Path:
+    """The model that a word of a command line means: a file, its folder, or RUN/SITE among the `states`."""
+    if Path(word).exists():
+        return Path(word)
+    run, slash, site = word.rpartition("/")
+    if not slash or not (states / run).is_dir():
+        raise ModelError(
+            f'There is no model "{word}": no file or folder of that name, and no RUN/SITE in {states}.'
+        )
+    sites = sorted(path.name for path in (states / run).iterdir() if (path / LATEST).exists())
+    if site not in sites:
+        known = (
+            f"there are {', '.join(sites[:20])}{', …' if len(sites) > 20 else ''}"
+            if sites
+            else "there are none"
+        )
+        raise ModelError(f'The run {run} has no model of a site "{site}"; {known}.')
+    return states / run / site

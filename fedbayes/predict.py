@@ -1,0 +1,55 @@
+"""`fedbayes predict`: a personal model on new examples, with what it does not know, as CSV."""
+
+import csv
+from pathlib import Path
+from typing import TextIO
+
+import torch
+from torch import Tensor
+
+from bayes_core.uncertainty import Prediction
+from fedbayes.errors import ModelError
+from fedbayes.inputs import Inputs, read_inputs
+from fedbayes.personal import Personal
+
+COLUMNS = ("example", "class", "probability", "entropy", "mutual_information")
+
+
+def predict_file(
+    model: Path, data: str, out: TextIO, abstain: float = 0.0, samples: int | None = None, seed: int = 0
+) -> str:
+    """Write one row for each example that is answered; returns a sentence on what was done."""
+    personal = Personal.load(model)
+    inputs = read_inputs(data, personal.classes)
+    try:
+        found = personal.predict(inputs.x, samples, seed)
+    except ModelError as error:
+        raise ModelError(f"{data}: {error}") from None
+    answered = surest(found.entropy, abstain)
+    _write(out, inputs, found, personal.classes, answered)
+    said = f"{len(answered)} of {len(inputs.x)} examples answered"
+    if len(answered) < len(inputs.x):
+        said += f", the others have an entropy above {float(found.entropy[answered].max()):.3f}"
+    if inputs.y is not None:
+        right = (found.labels[answered].cpu() == inputs.y[answered]).double().mean()
+        said += f"; accuracy {float(right):.4f}"
+    return said + "."
+
+
+def surest(entropy: Tensor, abstain: float) -> Tensor:
+    """The places, ascending, of all examples but the share `abstain` with the highest entropy; at least one stays."""
+    if not 0 <= abstain < 1:
+        raise ModelError(f"--abstain takes a share from 0 up to, but not, 1, not {abstain:g}.")
+    kept = max(1, len(entropy) - int(abstain * len(entropy) + 1e-9))
+    return torch.sort(entropy, stable=True).indices[:kept].sort().values
+
+
+def _write(
+    out: TextIO, inputs: Inputs, found: Prediction, classes: tuple[str, ...], answered: Tensor
+) -> None:
+    writer = csv.writer(out)
+    writer.writerow(COLUMNS)
+    columns = (found.labels, found.confidence, found.entropy, found.mutual_information)
+    rows = zip(answered.tolist(), *(column[answered].tolist() for column in columns), strict=True)
+    for place, label, *numbers in rows:
+        writer.writerow((inputs.names[place], classes[label], *(f"{number:.6f}" for number in numbers)))

@@ -1,0 +1,91 @@
+"""The commands for those who have a trained model: adapt, predict, export."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedbayes.errors import CommandError
+from fedbayes.plan import absolute, find_run, parse_words
+from fedbayes.settings import defaults
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A personal model: its file, its folder, or RUN/SITE.")
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write into.")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
+Place = Annotated[list[str] | None, typer.Argument(metavar="[out-dir=DIR]", show_default=False)]
+Test = Annotated[str | None, typer.Option(metavar="FILE", help="Examples with labels, to measure it on.")]
+
+
+def adapt(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, given by its name or folder.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="The site's training data.")],
+    out: Out,
+    words: Words = None,
+    test: Test = None,
+    site: Annotated[str, typer.Option(help="The new site's name.")] = "new",
+) -> None:
+    """Give a new site a personal model: a run's distribution as the prior, and the site's own data.
+
+    For example: fedbayes adapt RUN mine.npz --out mine rounds=20
+    """
+    from fedbayes.adapt import ROUNDS, adapt_files
+    from fedbayes.finished import Finished
+
+    values: dict[str, Any] = {"rounds": ROUNDS} | parse_words(words or ())
+    finished = Finished.open(find_run(run, values), values)
+    adapt_files(finished, data, test, out, site, Console())
+
+
+def predict(
+    model: Model,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="New examples.")],
+    words: Place = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The CSV file; standard output unless given.")
+    ] = None,
+    abstain: Annotated[
+        float, typer.Option(metavar="P", help="Leave out this share of the examples, the least certain.")
+    ] = 0.0,
+    samples: Annotated[int | None, typer.Option(metavar="N", help="Draws of the weights.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
+) -> None:
+    """Class, probability and uncertainty of new examples, as CSV."""
+    from fedbayes.personal import find_personal
+    from fedbayes.predict import predict_file
+
+    personal = find_personal(model, states(words or ()))
+    if out is None:
+        said = predict_file(personal, data, sys.stdout, abstain, samples, seed)
+    else:
+        with out.open("w", newline="", encoding="utf-8") as stream:
+            said = predict_file(personal, data, stream, abstain, samples, seed)
+    print(said, file=sys.stderr)
+
+
+def export(
+    model: Model,
+    out: Out,
+    words: Place = None,
+    test: Test = None,
+    threshold: Annotated[
+        float, typer.Option(metavar="P", help="Of sparse models: the λ above which a weight stays.")
+    ] = 0.5,
+) -> None:
+    """The posterior-mean network as a PyTorch state dict and as ONNX; of a sparse model the pruned one too."""
+    from fedbayes.export import export_files
+    from fedbayes.personal import find_personal
+
+    export_files(find_personal(model, states(words or ())), out, test, threshold, Console())
+
+
+def states(words: Sequence[str]) -> Path:
+    """Where simulated clients keep their models."""
+    values = parse_words(words)
+    if unknown := [key for key in values if key != "out-dir"]:
+        raise CommandError(f'This command takes only out-dir=…, not "{unknown[0]}".')
+    return absolute(values.get("out-dir", defaults()["out-dir"])) / "state"

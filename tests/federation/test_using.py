@@ -1,0 +1,389 @@
+"""A finished run in its users' hands: Personal.load, predict, adapt, export, and what can be wrong."""
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from harness import SMALL, Outcome
+from safetensors.torch import load_file, save_file
+
+from bayes_core.calibration import scale
+from bayes_core.metrics import summarise, tally
+from bayes_core.networks import build
+from bayes_core.streams import stream
+from bayes_core.uncertainty import predict
+from client_app.data import load
+from fedbayes import Personal
+from fedbayes.command import _status
+from fedbayes.errors import ModelError
+from fedbayes.export import read_pruned
+from fedbayes.settings import Settings, defaults
+
+Federate = Callable[..., Outcome]
+TRAINED = {"local_steps": 20, "personal_steps": 5, "zeta": 0.5, "size": "10+10"}
+
+
+def digits(site: int = 0, clients: int = 4, **words: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """A client's test digits, as its network takes them."""
+    data = load(Settings.parse(defaults() | SMALL | {"size": "10+10"} | words), site, clients)
+    return data.x_test, data.y_test
+
+
+def store(run: Outcome, site: str) -> Path:
+    return run.folder.parent / "state" / run.folder.name / site
+
+
+def write(file: Path, **arrays: torch.Tensor) -> str:
+    np.savez(file, **{name: array.numpy() for name, array in arrays.items()})
+    return str(file)
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = _status([str(word) for word in words])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+# ---------------------------------------------------------------- Personal
+
+
+@pytest.mark.parametrize("method", ["pfedbayes", "sfedbayes", "cfedbayes", "local"])
+def test_a_personal_model_is_usable_on_its_own(federate: Federate, method: str) -> None:
+    run = federate(method=method, **TRAINED)
+    x, y = digits(2)
+    personal = Personal.load(store(run, "2"))
+    last = next(row for row in run.clients if row["round"] == "4" and row["site"] == "2")
+    draws = stream(1, "2", 5, "evaluate pm")  # of the exchange that ended the run
+    same = predict(
+        personal.network, personal.family, personal.v, x, SMALL["eval-samples"], draws, personal.buffers
+    )
+    assert summarise(tally(same.probabilities, y))["nll"] == pytest.approx(float(last["pm_nll"]), abs=1e-6)
+    found = personal.predict(x)
+    point = summarise(tally(personal.point_probabilities(x), y))["accuracy"]
+    assert point == pytest.approx(float(last["pm_point_accuracy"]), abs=1e-6)
+    assert personal.classes == tuple("0123456789")
+    assert torch.equal(found.probabilities, personal.predict(x, seed=0).probabilities)
+    assert torch.equal(found.probabilities, personal.predict(x, seed=1).probabilities) == (method == "local")
+
+
+def test_the_state_dict_is_an_ordinary_network(federate: Federate) -> None:
+    run = federate(**TRAINED)
+    x, _ = digits()
+    personal = Personal.load(store(run, "0") / "personal.safetensors")
+    network = build("dnn", (1, 8, 8), 10)
+    network.load_state_dict(personal.state_dict())
+    torch.testing.assert_close(network(x).softmax(-1).detach(), personal.point_probabilities(x))
+
+
+def test_a_fitted_temperature_is_used(federate: Federate) -> None:
+    run = federate(validation_fraction=0.2, temperature_scaling=True, **TRAINED)
+    x, _ = digits()
+    personal = Personal.load(store(run, "0"))
+    scaled = personal.predict(x)
+    fitted, personal.temperature = personal.temperature, 1.0
+    plain = personal.predict(x)
+    assert fitted != 1
+    torch.testing.assert_close(scaled.probabilities, scale(plain.probabilities, fitted))
+    assert torch.equal(scaled.entropy, plain.entropy) and torch.equal(scaled.labels, plain.labels)
+
+
+def test_bytes_are_scaled_as_for_training_and_one_channel_may_be_left_out(federate: Federate) -> None:
+    personal = Personal.load(store(federate(**TRAINED), "0"))
+    pixels = torch.arange(64, dtype=torch.uint8).view(1, 8, 8) * 4
+    scaled = pixels[:, None].float() / 127.5 - 1
+    for given in (pixels, pixels[:, None], scaled, pixels.numpy()):
+        torch.testing.assert_close(personal.inputs(given), scaled)
+
+
+# ---------------------------------------------------------------- what can be wrong
+
+
+def test_wrong_inputs_are_one_sentence(federate: Federate) -> None:
+    personal = Personal.load(store(federate(rounds=1), "0"))
+    with pytest.raises(
+        ModelError, match=r"^The model takes examples of shape \(1, 8, 8\), not \(3, 8, 8\)\.$"
+    ):
+        personal.predict(torch.zeros(5, 3, 8, 8))
+    with pytest.raises(ModelError, match="not finite"):
+        personal.predict(torch.full((1, 1, 8, 8), torch.nan))
+
+
+def test_damaged_and_foreign_files_are_one_sentence(federate: Federate, tmp_path: Path) -> None:
+    good = store(federate(rounds=1), "0") / "personal.safetensors"
+    cut, text, foreign = tmp_path / "cut", tmp_path / "text", tmp_path / "foreign"
+    cut.write_bytes(good.read_bytes()[:-7])
+    text.write_text("not a model")
+    save_file({"weight": torch.zeros(3)}, foreign)
+    for file, words in ((cut, "damaged or no model file"), (text, "damaged or no model file")):
+        with pytest.raises(ModelError, match=words):
+            Personal.load(file)
+    with pytest.raises(ModelError, match=r"is no personal model of fedbayes \(format none, not 2\)"):
+        Personal.load(foreign)
+    with pytest.raises(ModelError, match="There is no model file"):
+        Personal.load(tmp_path / "nowhere")
+
+    from client_app.store import read
+
+    tags, tensors = read(good)
+
+    def damaged(tensors: dict[str, torch.Tensor] = tensors, **changed: str) -> Path:
+        save_file(tensors, tmp_path / "damaged", tags | changed)
+        return tmp_path / "damaged"
+
+    with pytest.raises(
+        ModelError, match="format 1, which does not say which network it is for; resume its run"
+    ):
+        Personal.load(damaged(format="1"))
+    with pytest.raises(ModelError, match=r"is no personal model of fedbayes \(format 9, not 2\)"):
+        Personal.load(damaged(format="9"))
+    with pytest.raises(ModelError, match="does not say what network it is for"):
+        Personal.load(damaged(card="{}"))
+    card = json.loads(tags["card"])
+    with pytest.raises(ModelError, match="other parameters than the one that was trained"):
+        Personal.load(damaged(card=json.dumps(card | {"fingerprint": "0"})))
+    with pytest.raises(ModelError, match=r"has weights of shape \(2, 5\); its network takes \(2, 7510\)"):
+        Personal.load(damaged(tensors | {"q": torch.zeros(2, 5)}))
+    with pytest.raises(ModelError, match="is damaged: it has values that are not finite"):
+        Personal.load(damaged(tensors | {"q": torch.full((2, 7510), torch.nan)}))
+
+
+def test_a_method_without_personal_models_says_so(federate: Federate) -> None:
+    run = federate(method="fedavg", rounds=1)
+    with pytest.raises(
+        ModelError, match="Site 0 of the run run has no personal model: fedavg has only the global"
+    ):
+        Personal.load(store(run, "0"))
+
+
+def test_unknown_models_and_clients_are_one_sentence(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federate(rounds=1)
+    data = write(tmp_path / "new.npz", x=digits()[0])
+    out_dir = f"out-dir={tmp_path}"
+    status, _, said = command(capsys, "predict", "run/17", data, out_dir)
+    assert (status, said) == (2, 'fedbayes: The run run has no model of a site "17"; there are 0, 1, 2, 3.\n')
+    status, _, said = command(capsys, "predict", "gone/1", data, out_dir)
+    assert status == 2 and said.startswith(
+        'fedbayes: There is no model "gone/1": no file or folder of that name'
+    )
+    status, _, said = command(capsys, "predict", "run/1", data, "zeta=3")
+    assert (status, said) == (2, 'fedbayes: This command takes only out-dir=…, not "zeta".\n')
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x": torch.zeros(3, 4, 4)}, "The model takes examples of shape (1, 8, 8), not (1, 4, 4)."),
+        ({"z": torch.zeros(3, 8, 8)}, 'lacks the array "x"'),
+        ({"x": torch.zeros(0, 8, 8)}, "has no examples."),
+        ({"x": torch.zeros(3, 8, 8), "y": torch.zeros(2)}, "has 3 examples in x but 2 labels in y."),
+        ({"x": torch.zeros(1, 8, 8), "y": torch.tensor([12])}, 'has the label "12"; the model knows 0, 1,'),
+    ],
+)
+def test_wrong_data_files_are_one_sentence(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], arrays: dict, words: str
+) -> None:
+    federate(rounds=1)
+    file = write(tmp_path / "new.npz", **arrays)
+    status, out, said = command(capsys, "predict", "run/0", file, f"out-dir={tmp_path}")
+    assert status == 2 and said.startswith(f"fedbayes: {file}") and words in said and said.count("\n") == 1
+    assert out == ""
+
+
+# ---------------------------------------------------------------- fedbayes predict
+
+
+def test_predict_writes_a_row_for_each_example(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = federate(**TRAINED)
+    x, y = digits(1)
+    file = write(tmp_path / "new.npz", x=x, y=y)
+    status, out, said = command(capsys, "predict", "run/1", file, f"out-dir={tmp_path}")
+    found = Personal.load(store(run, "1")).predict(x)
+    right = (found.labels == y).double().mean()
+    assert (status, said) == (0, f"50 of 50 examples answered; accuracy {right:.4f}.\n")
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [row["example"] for row in rows] == [str(i) for i in range(50)]
+    assert [row["class"] for row in rows] == [str(label) for label in found.labels.tolist()]
+    for name, column in (
+        ("probability", found.confidence),
+        ("entropy", found.entropy),
+        ("mutual_information", found.mutual_information),
+    ):
+        assert [float(row[name]) for row in rows] == pytest.approx(column.tolist(), abs=1e-6)
+    again = tmp_path / "again.csv"
+    assert command(capsys, "predict", store(run, "1"), file, "--out", again)[0] == 0
+    assert again.read_bytes().decode() == out
+
+
+def test_abstain_leaves_out_the_least_certain(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = federate(**TRAINED)
+    x, _ = digits(1)
+    file = write(tmp_path / "new.npz", x=x)
+    entropy = Personal.load(store(run, "1")).predict(x).entropy
+    status, out, said = command(capsys, "predict", "run/1", file, f"out-dir={tmp_path}", "--abstain", 0.3)
+    rows = list(csv.DictReader(out.splitlines()))
+    assert status == 0 and {int(row["example"]) for row in rows} == set(entropy.argsort()[:35].tolist())
+    assert [int(row["example"]) for row in rows] == sorted(int(row["example"]) for row in rows)
+    border = entropy.sort().values[34]
+    assert said == f"35 of 50 examples answered, the others have an entropy above {border:.3f}.\n"
+    status, _, said = command(capsys, "predict", "run/1", file, f"out-dir={tmp_path}", "--abstain", 1)
+    assert (status, said) == (2, "fedbayes: --abstain takes a share from 0 up to, but not, 1, not 1.\n")
+
+
+# ---------------------------------------------------------------- fedbayes adapt
+
+
+def new_site(tmp_path: Path, **words: object) -> tuple[str, str]:
+    """Training and test files of a site that is not in the run: the fifth of five."""
+    data = load(Settings.parse(defaults() | {"size": "10+10"} | words), 4, 5)
+    return (
+        write(tmp_path / "train.npz", x=data.x_train, y=data.y_train),
+        write(tmp_path / "test.npz", x=data.x_test, y=data.y_test),
+    )
+
+
+@pytest.mark.parametrize("method", ["pfedbayes", "sfedbayes"])
+def test_a_new_site_gets_a_model_without_anyone_else(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    federate(method=method, **TRAINED)
+    train, test = new_site(tmp_path)
+    words = ["adapt", "run", train, "--test", test, f"out-dir={tmp_path}", "rounds=3", "--out"]
+    status, out, _ = command(capsys, *words, tmp_path / "mine")
+    assert status == 0 and "50 training examples, 60 local steps, the global distribution as the prior" in out
+    accuracy = next(line for line in out.splitlines() if line.startswith("│ accuracy"))
+    personal, start = (float(cell) for cell in accuracy.split("│")[2:4])
+    assert personal > start > 0.2
+    model = Personal.load(tmp_path / "mine")
+    assert (model.card.run, model.card.site, model.card.method) == ("run", "new", method)
+    found = model.predict(torch.from_numpy(np.load(test)["x"]))
+    assert (found.labels.numpy() == np.load(test)["y"]).mean() == pytest.approx(personal, abs=1e-4)
+
+    status, _, said = command(capsys, *words, tmp_path / "mine")
+    assert status == 2 and "personal.safetensors is there already" in said
+    assert command(capsys, *words, tmp_path / "again")[0] == 0
+    first, again = (load_file(tmp_path / name / "personal.safetensors") for name in ("mine", "again"))
+    assert all(torch.equal(first[name], again[name]) for name in first), "one seed, one model"
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_the_prior_is_the_cluster_that_fits(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], group: int
+) -> None:
+    run = federate(method="cfedbayes", clusters=2, layout="rotated", rounds=4, **TRAINED | {"size": "5+5"})
+    data = load(Settings.parse(defaults() | {"size": "5+5", "layout": "rotated", "seed": 9}), 3 * group, 4)
+    assert data.group == group
+    file = write(tmp_path / "new.npz", x=data.x_train, y=data.y_train)
+    members = {row["site"]: row["cluster"] for row in run.clients if row["round"] == "4"}
+    expected = members["0" if group == 0 else "3"]
+    assert members["0"] != members["3"]
+    out = tmp_path / "mine"
+    status, said, _ = command(capsys, "adapt", "run", file, "--out", out, f"out-dir={tmp_path}", "rounds=1")
+    assert status == 0 and f"cluster {expected} as the prior" in said
+
+
+def test_what_cannot_be_adapted_is_one_sentence(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method in ("fedavg", "local", "pfedbayes"):
+        federate(method, method=method, rounds=1)
+    train, _ = new_site(tmp_path)
+
+    def refused(*words: object) -> str:
+        status, _, said = command(capsys, "adapt", *words, f"out-dir={tmp_path}", "--out", tmp_path / "mine")
+        assert status == 2 and said.count("\n") == 1 and not (tmp_path / "mine").exists()
+        return said
+
+    assert "The run fedavg used fedavg, which has no personal models to adapt." in refused("fedavg", train)
+    assert "The run local trained every client alone; it has no global model." in refused("local", train)
+    assert "The run pfedbayes has model=dnn, which stays." in refused("pfedbayes", train, "model=vgg")
+    assert 'There is no run "gone"' in refused("gone", train)
+    assert "train.npz2" in refused("pfedbayes", train + "2")
+    unlabelled = write(tmp_path / "x.npz", x=digits()[0])
+    assert 'x.npz lacks the array "y"' in refused("pfedbayes", unlabelled)
+    (tmp_path / "pfedbayes" / "checkpoint.safetensors").unlink()
+    assert "The run pfedbayes has no checkpoint" in refused("pfedbayes", train)
+
+
+# ---------------------------------------------------------------- fedbayes export
+
+
+@pytest.mark.parametrize("method", ["pfedbayes", "local"])
+def test_the_exported_network_says_the_same(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    run = federate(method=method, **TRAINED)
+    x, y = digits(3)
+    test = write(tmp_path / "test.npz", x=x, y=y)
+    words = ["export", "run/3", "--out", tmp_path / "out", "--test", test, f"out-dir={tmp_path}"]
+    status, said, _ = command(capsys, *words)
+    ours = Personal.load(store(run, "3")).point_probabilities(x)
+    accuracy = (ours.argmax(-1) == y).double().mean()
+    assert status == 0 and f"{accuracy:.4f}" in said
+
+    network = build("dnn", (1, 8, 8), 10)
+    network.load_state_dict(load_file(tmp_path / "out" / "network.safetensors"))
+    torch.testing.assert_close(network(x).softmax(-1).detach(), ours, rtol=0, atol=1e-6)
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "network.onnx"))
+    for examples in (x, x[:1]):
+        theirs = session.run(["probabilities"], {"x": examples.numpy()})[0]
+        assert abs(theirs - ours[: len(examples)].numpy()).max() < 1e-5
+    assert not (tmp_path / "out" / "pruned.onnx").exists(), "nothing to prune"
+
+
+def test_without_the_extra_packages_export_says_what_to_install(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federate(rounds=1)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    status, _, said = command(capsys, "export", "run/0", "--out", tmp_path / "out", f"out-dir={tmp_path}")
+    assert (
+        status == 2 and "install them with `pip install fedbayes[export]`" in said and said.count("\n") == 1
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sparse_model_is_pruned(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    settings = {"method": "sfedbayes", "sparsity_target": 0.3, "lr_lambda": 0.1, "rounds": 8}
+    run = federate(**TRAINED | settings)
+    x, y = digits(3)
+    test = write(tmp_path / "test.npz", x=x, y=y)
+    out = tmp_path / "out"
+    words = ["export", store(run, "3"), "--out", out, "--test", test, "--threshold", 0.5]
+    status, said, _ = command(capsys, *words)
+    personal = Personal.load(store(run, "3"))
+    on = personal.family.bound(personal.v)[2] > 0.5
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in said.splitlines()
+        if ".safetensors" in line
+    ]
+    assert status == 0 and [row[1] for row in rows] == ["7,510", f"{int(on.sum()):,}"]
+    sizes = [(out / f"{name}.safetensors").stat().st_size for name in ("network", "pruned")]
+    assert [row[2] for row in rows] == [f"{size:,}" for size in sizes] and sizes[1] < 0.6 * sizes[0]
+
+    pruned = read_pruned(out / "pruned.safetensors")
+    weights = torch.cat([weight.reshape(-1) for weight in pruned.values()])
+    torch.testing.assert_close(weights, personal.family.centre(personal.v) * on)
+    network = build("dnn", (1, 8, 8), 10)
+    network.load_state_dict(pruned)
+    ours = network(x).softmax(-1).detach()
+    assert rows[1][3] == f"{(ours.argmax(-1) == y).double().mean():.4f}"
+    theirs = onnxruntime.InferenceSession(str(out / "pruned.onnx")).run(None, {"x": x.numpy()})[0]
+    assert abs(theirs - ours.numpy()).max() < 1e-5
+    with pytest.raises(ModelError, match="is no pruned network of fedbayes"):
+        read_pruned(out / "network.safetensors")
