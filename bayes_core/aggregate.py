@@ -60,7 +60,7 @@ class Mean:
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
         flat = upload.reshape(-1)
-        for block in _blocks(len(flat)):
+        for block in blocks(len(flat)):
             self.total.add(block, flat[block].double().mul_(weight))
         self.weight += weight
 
@@ -83,7 +83,7 @@ class Moments:
         self.weight = 0.0
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
-        for block in _blocks(upload.shape[1]):
+        for block in blocks(upload.shape[1]):
             rows = upload[:, block].double()
             distance = rows[0] - self.origin[0, block]
             square = softplus(rows[1]).square_().addcmul_(distance, distance)
@@ -145,5 +145,6 @@ def _fill(aggregate: Aggregate, uploads: Sequence[Tensor], weights: Sequence[flo
     return aggregate.result()
 
 
-def _blocks(size: int) -> Iterator[slice]:
+def blocks(size: int) -> Iterator[slice]:
+    """Slices that cover `size` numbers, a block each."""
     return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))

@@ -234,9 +234,12 @@ class SpikeSlab(Family):
 
     def kl(self, q: Tensor, w: Tensor) -> Tensor:
         """Σ KL(Bern λ_q ‖ Bern λ_w) + Σ λ_q·KL(N_q ‖ N_w), of `bound` distributions; in float64."""
-        q, w = wide(q), wide(w)
+        return self.kl_each(wide(q), wide(w)).sum()
+
+    def kl_each(self, q: Tensor, w: Tensor) -> Tensor:
+        """KL(q ‖ w) of every weight, of `bound` distributions."""
         terms: Tensor = bernoulli_kl(q[2], w[2]) + q[2] * self.slab.kl_each(q[:2], w[:2])
-        return terms.sum()
+        return terms
 
     def likelihood_gradient(self, v: Tensor, draw: Draw, gradient: Tensor) -> Tensor:
         """(G·γ, G·γ·g·sigmoid(ρ), G·(μ+σg)·γ̃(1−γ̃)/τ) with the hard γ and the soft γ̃."""

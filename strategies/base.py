@@ -9,24 +9,20 @@ Flower's ready-made FedAvg is not reused: it samples by node id (which changes f
 float32 in the order of arrival, and spends two exchanges a round.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from torch import Tensor
 
-from bayes_core import extrapolate
-from bayes_core.aggregate import Aggregate, Mean
-from bayes_core.families import Family
-from bayes_core.wire import Wire
 from fedbayes.settings import Settings
-from strategies.confidence import HeldBack, check_uncertainty, share_of, weight_of
+from strategies.confidence import HeldBack, check_uncertainty
 from strategies.exchange import Exchange
 from strategies.measures import Columns, measure
 from strategies.messages import Task, compose, sample, tasks_of
+from strategies.method import ServerMethod
+from strategies.outliers import Outliers
 from strategies.records import Journal, Row, Upload
 from strategies.replies import BadReply, read_upload
 from strategies.roster import Roster, StrategyError
@@ -34,74 +30,20 @@ from strategies.roster import Roster, StrategyError
 ATTEMPTS = 3  # at one round, before the run ends for want of clients
 
 
-class PersonalStrategy(Strategy):
+class PersonalStrategy(ServerMethod, Strategy):
     """Sampling, failures, evaluation, checkpoints. Subclasses say what is sent and how it is combined."""
-
-    family: Family
-    aggregate_by: type[Aggregate] = Mean  # the paper's mean, unless a method offers another
-    wants_uploads = True
 
     def __init__(
         self, settings: Settings, roster: Roster, identity: Mapping[str, str], tell: Callable[..., None]
     ) -> None:
-        self.settings = settings
-        self.roster = roster
+        super().__init__(settings, roster, tell)
         self.identity = dict(identity)  # the run's name and UUID, for the clients' stores
-        self.tell = tell
-        self.tensors: dict[str, Tensor] = {}  # all the server knows: what a checkpoint holds
         self.attempt = 0
         self.exchange = Exchange({}, 0.0)
         self.sampled: list[str] = []  # the sites whose training counts in this exchange
-        self.uploads: list[Upload] = []  # those that are usable, in the order of the site ids …
-        self.aggregates: dict[str, Aggregate] = {}  # … and what they add up to, for each of the `tensors`
+        self.outliers = Outliers()
         self.held_back = HeldBack(0.0, 0)
         self.left_out: list[str] = []  # of the usable uploads, by `aggregation-confidence`
-
-    # ------------------------------------------------------------------ a method's own part
-
-    @abstractmethod
-    def initial(self, weights: Tensor) -> dict[str, Tensor]:
-        """The server's distributions before the first round, from an ordinary network's weights."""
-
-    def base_of(self, report: Mapping[str, Any]) -> str:
-        """Which of the server's distributions an upload started from; BadReply for an impossible report."""
-        return "w"
-
-    def add(self, upload: Upload, w: Tensor) -> None:
-        """Use one upload; it is not kept."""
-        base = self.base_of(upload.report)
-        if base not in self.aggregates:
-            self.aggregates[base] = self.aggregate_by(self.tensors[base])
-        examples = float(upload.n_train) if self.settings.weighting == "examples" else 1.0
-        sure = weight_of(self.settings.aggregation_confidence, upload.report)
-        self.aggregates[base].add(w, examples * sure)
-
-    def share_left_out(self) -> float:
-        """Of this exchange's uploads: the least certain ones."""
-        return share_of(self.settings.aggregation_confidence)
-
-    def step(self) -> None:
-        """w ← (1−β)·w + β·mean of the uploads, when all of them are in."""
-        for base, aggregate in self.aggregates.items():
-            self.tensors[base] = self.towards(self.tensors[base], aggregate.result())
-
-    def towards(self, v: Tensor, target: Tensor) -> Tensor:
-        """The (1−β) extrapolation, within the family."""
-        return self.family.after_extrapolation(extrapolate(v, target, self.settings.beta))
-
-    def prepare(self, grid: Grid, journal: Journal) -> Row:
-        """What comes before round 1; gives row 0."""
-        return Row({"round": 0})
-
-    def describe(self, row: Row) -> None:
-        """Add a method's own columns to the row of a round."""
-
-    def memory(self) -> dict[str, Any]:
-        """What else a method must know after a resume; JSON."""
-        return {}
-
-    def remember(self, memory: Mapping[str, Any]) -> None:
-        """The reverse of `memory`."""
 
     # ------------------------------------------------------------------ the loop
 
@@ -111,6 +53,7 @@ class PersonalStrategy(Strategy):
         closed = bool(memory.get("closed"))  # that checkpoint had ended the run, which now goes on
         if memory:
             self.remember(memory["method"])
+            self.outliers = Outliers(memory.get("outliers", ()))
             row = Row(memory["row"], memory["clients"])
         else:
             row = self.prepare(grid, journal)
@@ -159,6 +102,7 @@ class PersonalStrategy(Strategy):
             "clients": row.clients,
             "closed": closed,
             "method": self.memory(),
+            "outliers": self.outliers.medians,
         }
         journal.save_checkpoint(row.columns["round"], self.tensors, memory)
 
@@ -218,10 +162,6 @@ class PersonalStrategy(Strategy):
 
     # ------------------------------------------------------------------ one exchange
 
-    @property
-    def wire(self) -> Wire:
-        return Wire(self.family, self.settings.wire, self.settings.rho_init)
-
     def sample(self, server_round: int) -> list[str]:
         """S of the sites that can be reached."""
         share = self.settings.clients_per_round
@@ -250,6 +190,7 @@ class PersonalStrategy(Strategy):
             self.add(upload, w)
         self.left_out = [upload.site for upload, _ in self.held_back.held]
         self.held_back.held.clear()
+        self.outliers.close_round()
         self.uploads.sort(key=lambda upload: upload.site)
         failures = self.exchange.replies.failures | unusable
         self.exchange.replies.failures = dict(sorted(failures.items()))
@@ -260,11 +201,12 @@ class PersonalStrategy(Strategy):
     def _take(self, site: str, content: RecordDict) -> None:
         """Use the upload in a reply, or BadReply."""
         upload = Upload(site, self.roster.sites[site].n_train, dict(content.get("report", {})))
-        base = self.base_of(upload.report)
+        base = self.tensors[self.base_of(upload.report)]
         if self.settings.aggregation_confidence != "off":
             check_uncertainty(upload.report)
         if self.wants_uploads:
-            w = read_upload(content, self.wire, self.tensors[base])
+            w = read_upload(content, self.wire, base)
+            self.outliers.judge(w, base, self.family)
             for one, distribution in self.held_back.offer(upload, w):
                 self.add(one, distribution)
         self.uploads.append(upload)

@@ -1,0 +1,106 @@
+"""Uploads far outside of the others: dropped, named, counted; honest clients that differ are not."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message
+from harness import Outcome
+
+from strategies import outliers
+
+Federate = Callable[..., Outcome]
+
+
+class Killed(BaseException):
+    """Ends the process, as far as a test can: nobody catches it."""
+
+
+def exaggerating(number: int, since: int, factor: float, killed_in: int = -1) -> Callable[..., Message]:
+    """From round `since` on this client goes `factor` times as far as it should."""
+
+    def interfere(client: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "train" and client == number:
+            server_round = int(message.content["exchange"]["round"])  # type: ignore
+            if server_round == killed_in:
+                raise Killed
+            if server_round >= since:
+                base, w = message.content["w"], reply.content["w"]
+                moved = {
+                    key: base[key].numpy() + np.float32(factor) * (w[key].numpy() - base[key].numpy())  # type: ignore
+                    for key in w  # type: ignore
+                }
+                reply.content["w"] = ArrayRecord({key: Array(row) for key, row in moved.items()})
+        return reply
+
+    return interfere
+
+
+def silent(number: int, since: int) -> Callable[..., Message | None]:
+    def interfere(client: int, message: Message, reply: Message) -> Message | None:
+        training = message.metadata.message_type == "train" and client == number
+        return None if training and message.content["exchange"]["round"] >= since else reply  # type: ignore
+
+    return interfere
+
+
+@pytest.mark.parametrize("method", ["pfedbayes", "fedavg"])
+def test_an_exaggerated_update_is_dropped_named_and_counted(federate: Federate, method: str) -> None:
+    run = federate(method=method, interfere=exaggerating(2, 3, 50))
+    assert [row["clients_failed"] for row in run.rows[1:]] == ["0", "0", "1", "1"]
+    assert [row["clients_ok"] for row in run.rows[1:]] == ["4", "4", "3", "3"]
+    warnings = run.said("warning")
+    assert len(warnings) == 2
+    assert all(
+        "Site 2 dropped from this round: an absurd update: it moved its weights by" in text
+        for text in warnings
+    )
+    without = federate("without", method=method, interfere=silent(2, 3))
+    assert torch.equal(run.tensors["w"], without.tensors["w"])
+
+
+def test_in_the_first_round_too(federate: Federate) -> None:
+    run = federate(rounds=1, interfere=exaggerating(1, 1, 1000))
+    assert run.rows[1]["clients_failed"] == "1" and "absurd update" in run.said("warning")[0]
+    assert run.tensors["w"][0].abs().max() < 1
+
+
+def test_the_verdict_survives_a_kill_and_does_not_depend_on_the_order(federate: Federate) -> None:
+    settings = {"rounds": 5}
+    calm = federate("calm", interfere=exaggerating(2, 4, 30), **settings)
+    shuffled = federate("shuffled", interfere=exaggerating(2, 4, 30), shuffle=7, **settings)
+    with pytest.raises(Killed):
+        federate("killed", interfere=exaggerating(2, 4, 30, killed_in=4), **settings)
+    resumed = federate("killed", interfere=exaggerating(2, 4, 30), resume=True, **settings)
+    assert calm.rows[4]["clients_failed"] == "1"
+    assert calm.metrics == shuffled.metrics == resumed.metrics
+    assert torch.equal(calm.tensors["w"], resumed.tensors["w"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layout": "rotated", "method": "cfedbayes", "groups": 4, "clients": 8},
+        {"layout": "rotated", "method": "pfedbayes", "clients_per_round": 1, "rounds": 12},
+        {"layout": "labels", "method": "sfedbayes", "lr_lambda": 0.05, "sparsity_target": 0.2},
+        {"layout": "labels", "method": "fedavg", "weighting": "examples"},
+        {"layout": "rotated", "beta": 1.5, "personal_steps": 5},
+    ],
+    ids=lambda settings: settings.get("method", "extrapolated"),
+)
+def test_clients_that_merely_differ_stay_far_below_the_bound(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> None:
+    shares: list[float] = []
+
+    class Watched(outliers.Outliers):
+        def judge(self, upload: torch.Tensor, base: torch.Tensor, family: outliers.Family) -> None:
+            scalars = outliers.scalars_of(upload, base, family)
+            shares.extend(value / self.bound(name, base) for name, value in scalars.items())
+            super().judge(upload, base, family)
+
+    monkeypatch.setattr("strategies.base.Outliers", Watched)
+    run = federate(**{"rounds": 6, "size": "10+4", "local_steps": 10} | settings)
+    assert {row["clients_failed"] for row in run.rows} <= {"", "0"}
+    assert max(shares) < 0.25
