@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from bayes_core.families import Family, wide
@@ -65,6 +64,8 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 def auroc(known: Tensor, unknown: Tensor) -> float:
     """How well a score tells unknown examples from known ones: P(unknown's is higher) + ½·P(equal)."""
+    from sklearn.metrics import roc_auc_score  # slow to import, and no client needs it
+
     scores = torch.cat([known, unknown])
     truth = torch.cat([torch.zeros(len(known)), torch.ones(len(unknown))])
     return float(roc_auc_score(truth.numpy(), scores.cpu().numpy()))

@@ -32,12 +32,12 @@ class Card:
     seed: int
 
     @classmethod
-    def of(cls, method: ClientMethod, run: str, classes: Sequence[str]) -> "Card":
+    def of(cls, method: ClientMethod, run: str, site: str, classes: Sequence[str]) -> "Card":
         """Of the models that this client trains in this run."""
         settings, family = method.settings, method.family
         return cls(
             run=run,
-            site=method.site,
+            site=site,
             method=settings.method,
             family=family.name,
             gated=isinstance(family, SpikeSlab) and family.gated,

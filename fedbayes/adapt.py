@@ -58,7 +58,7 @@ def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
         raise ModelError(
             f"The run {settings.run_name} used {settings.method}, which has no personal models to adapt."
         )
-    card = Card.of(method, settings.run_name, run.classes)
+    card = Card.of(method, settings.run_name, site, run.classes)
     for number in range(1, settings.rounds + 1):
         torch.manual_seed(seed_of(settings.seed, site, number, "network"))  # dropout and the like
         prior = method.models(state, run.tensors)["gm"]

@@ -160,8 +160,8 @@ def runs(words: Words = None) -> None:
 
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
     app.command(context_settings=deploy.PASS_ON)(entry)
-for _command in (adapt, predict, export):
-    app.command()(_command)
+for use in (adapt, predict, export):
+    app.command()(use)
 
 
 def _console() -> Console:

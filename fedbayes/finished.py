@@ -69,5 +69,5 @@ class Finished:
             raise ModelError(
                 f'The run {self.settings.run_name} has no distribution "{name}"; it has {known}.'
             )
-        card = Card.of(method, self.settings.run_name, self.classes)
+        card = Card.of(method, self.settings.run_name, "", self.classes)
         return Personal(card, method.family.free(self.tensors[name]), dict(method.network.named_buffers()))
