@@ -2,8 +2,13 @@
 
 Three kinds of message: `query.hello` (who are you), `train` (one round, with evaluation when due) and
 `evaluate` (evaluation only). What leaves the site: the localized global distribution, and metrics as numbers
-or binned counts.
+or binned counts. What goes wrong is told in full in the site's own log, and without paths to the coordinator.
 """
+
+import time
+import traceback
+from collections.abc import Callable
+from functools import wraps
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -15,22 +20,48 @@ from bayes_core.metrics import tally
 from bayes_core.predict import point_probabilities, predictive
 from bayes_core.streams import seed_of
 from bayes_core.wire import decode, encode
+from client_app import site_log
 from client_app.data import DataError
+from client_app.discretion import SiteError, public
 from client_app.method import ClientMethod, Tensors, buffers_in, load
-from client_app.site import Site, find_site, settings_of, site_name
+from client_app.site import Site, find_site, is_real, settings_of, site_name
+from client_app.store import Store
 from fedbayes.settings import Settings
 
 app = ClientApp()
+Handler = Callable[[Message, Context], Message]
+
+
+def discreet(handler: Handler) -> Handler:
+    """At a real site, an error's own words stay in its log, and only those fit for others leave it."""
+
+    @wraps(handler)
+    def wrapped(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except Exception as error:
+            if not is_real(context):
+                raise
+            traceback.print_exc()
+            _log(context, f"{message.metadata.message_type} failed: {type(error).__name__}: {error}")
+            raise SiteError(public(error)) from None
+
+    return wrapped
+
+
+def _log(context: Context, line: str) -> None:
+    log_file = context.node_config.get("log-file")
+    site_log.write(line, str(log_file) if log_file else None)
 
 
 @app.query("hello")
+@discreet
 def hello(message: Message, context: Context) -> Message:
     """Site id, sizes, shapes and classes, or what is wrong with this site's data, in words."""
     said: dict[str, object] = {"site": "?"}
     try:
-        settings = settings_of(context)
         said["site"] = site_name(context)
-        site = find_site(context, settings)
+        site = find_site(context, settings_of(message.content["hello"]))
         data = site.data
         said |= {
             "n_train": len(data.y_train),
@@ -42,28 +73,44 @@ def hello(message: Message, context: Context) -> Message:
             "partitions": int(context.node_config.get("num-partitions", 0)),
         }
     except (DataError, ValueError) as error:
-        said["error"] = str(error)
+        said["error"] = public(error) if is_real(context) else str(error)
+        if is_real(context):
+            _log(context, f"cannot take part: {error}")
     return Message(RecordDict({"hello": ConfigRecord(said)}), reply_to=message)  # type: ignore[arg-type]
 
 
 @app.train()
+@discreet
 def train(message: Message, context: Context) -> Message:
     return _exchange(message, context)
 
 
 @app.evaluate()
+@discreet
 def evaluate(message: Message, context: Context) -> Message:
     return _exchange(message, context)
 
 
 def _exchange(message: Message, context: Context) -> Message:
-    """Evaluate (w, q) if due, then train if asked; the personal state is saved before the reply leaves."""
-    settings = settings_of(context)
+    """One exchange, with the personal state locked meanwhile; a real site's log gets its line."""
+    began = time.monotonic()
+    said = message.content["exchange"]
+    settings = settings_of(said)
     site = find_site(context, settings)
+    store = site.store(str(said["run"]), str(said["uuid"]))
+    with store.locked():
+        reply = _answer(message, settings, site, store)
+    if is_real(context):
+        _log(context, site_log.describe(message.content, reply, time.monotonic() - began))
+    return Message(reply, reply_to=message)
+
+
+def _answer(message: Message, settings: Settings, site: Site, store: Store) -> RecordDict:
+    """Evaluate (w, q) if due, then train if asked; the personal state is saved before the reply leaves."""
     said = message.content["exchange"]
     server_round = int(said["round"])  # type: ignore[arg-type]
     method = load(settings.method)(
-        settings, site.network, site.data.x_train, site.data.y_train, site.name, site.device
+        settings, site.network, site.data.x_train, site.data.y_train, site.origin, site.device
     )
     received = {
         name: decode({row: array.numpy() for row, array in record.items()}, method.family.rows).to(
@@ -71,7 +118,6 @@ def _exchange(message: Message, context: Context) -> Message:
         )
         for name, record in message.content.array_records.items()
     }
-    store = site.store(str(said["run"]), str(said["uuid"]))
     stored = store.load(before=server_round)
     state = stored.tensors if stored else method.start(received)
     state = {name: tensor.to(site.device) for name, tensor in state.items()}
@@ -80,10 +126,12 @@ def _exchange(message: Message, context: Context) -> Message:
     if said["evaluate"]:
         reply.update(_measure(method, site, settings, state, received, server_round))
     if said["train"]:
-        torch.manual_seed(seed_of(settings.seed, site.name, server_round, "network"))  # dropout and the like
+        torch.manual_seed(
+            seed_of(settings.seed, site.origin, server_round, "network")
+        )  # dropout and the like
         trained = method.train(state, received, server_round)
         if not all(tensor.isfinite().all() for tensor in trained.state.values()):
-            raise ValueError("training diverged to values that are not finite; the state before it is kept")
+            raise SiteError("training diverged to values that are not finite; the state before it is kept")
         store.save(server_round, trained.state, stored)
         reply["report"] = MetricRecord(dict(trained.report))
         if said["upload"] and trained.upload is not None:
@@ -91,7 +139,7 @@ def _exchange(message: Message, context: Context) -> Message:
             reply["w"] = ArrayRecord({name: Array(array) for name, array in rows.items()})
     if store.notes:
         reply["notes"] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
-    return Message(reply, reply_to=message)
+    return reply
 
 
 def _measure(

@@ -1,5 +1,7 @@
 """Who this client is: its site id, its disk, its data, its network and its device."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +11,8 @@ from flwr.app import Context
 from torch import Tensor, nn
 
 from bayes_core.networks import build
-from client_app.data import ClientData, DataError, load
+from client_app.data import ClientData, load
+from client_app.discretion import SiteError
 from client_app.store import Store
 from fedbayes.settings import NAME, RESERVED_RUN_NAMES, Settings
 
@@ -21,6 +24,7 @@ class Site:
     """One client of one run; kept between messages by processes that serve several."""
 
     name: str
+    origin: str  # whose random numbers it draws: of its share of a data set that is cut up, else its own
     data: ClientData  # on `device`
     network: nn.Module
     device: torch.device
@@ -33,12 +37,17 @@ class Site:
         return Store(self.states / run / self.name, uuid, self.durable)
 
 
-def settings_of(context: Context) -> Settings:
-    """The run's settings; sets the number of threads that results depend on."""
-    settings = Settings.parse(context.run_config)
+def settings_of(said: Mapping[str, object]) -> Settings:
+    """The run's settings as the server sends them; sets the number of threads that results depend on."""
+    settings = Settings.parse(json.loads(str(said["settings"])))
     if torch.get_num_threads() != settings.threads:
         torch.set_num_threads(settings.threads)
     return settings
+
+
+def is_real(context: Context) -> bool:
+    """Whether this node is a site of its own, with an owner: a simulation names no site."""
+    return "site-id" in context.node_config
 
 
 def site_name(context: Context) -> str:
@@ -46,26 +55,34 @@ def site_name(context: Context) -> str:
     config = context.node_config
     name = str(config.get("site-id", config.get(SIMULATED, "")))
     if not NAME.fullmatch(name) or name in (".", ".."):
-        raise DataError(
+        raise SiteError(
             f"The node's configuration takes site-id of letters, digits, '.', '_' and '-', not {name!r}."
         )
     return name
 
 
 def find_site(context: Context, settings: Settings) -> Site:
-    """This client; DataError where its data cannot be had."""
+    """This client; DataError where its data cannot be had.
+
+    What its owner has configured goes before the run's settings: a coordinator never chooses a folder here.
+    """
     name = site_name(context)
     config = context.node_config
+    states = config.get("state-dir")
+    if is_real(context) and not states:
+        raise SiteError("The node's configuration takes state-dir: a folder for the personal model.")
     partition = int(config.get(SIMULATED, -1))
     partitions = int(config.get("num-partitions", 0))
     if not 0 <= partition < partitions:
-        raise DataError(
+        raise SiteError(
             "The node's configuration takes partition-id and num-partitions: its share of the data."
         )
-    states = config.get("state-dir")
+    changes: dict[str, object] = {"run_name": "", "resume": False, "rounds": 1, "eval_every": 1}
+    if is_real(context):
+        changes["data_dir"] = str(config.get("data-dir", Path(str(states)) / "data"))
     return _site(
         name,
-        settings.model_copy(update={"run_name": "", "resume": False, "rounds": 1, "eval_every": 1}),
+        settings.model_copy(update=changes),
         partition,
         partitions,
         str(states) if states else str(Path(settings.out_dir) / "state"),
@@ -78,7 +95,7 @@ def _site(name: str, settings: Settings, partition: int, partitions: int, states
     device = find_device(settings.device)
     data = load(settings, partition, partitions)
     network = build(settings.model, data.x_train.shape[1:], len(data.classes), settings.seed).to(device)
-    return Site(name, _moved(data, device), network, device, Path(states), durable)
+    return Site(name, str(partition), _moved(data, device), network, device, Path(states), durable)
 
 
 def _moved(data: ClientData, device: torch.device) -> ClientData:

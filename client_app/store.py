@@ -5,10 +5,14 @@ it; each is tagged with format version, run UUID and round. The state to start r
 a tag below t, so a round that the server repeats after a crash begins where it began the first time.
 
 Files are replaced by rename: a crash at any moment leaves the previous or the new state, never a mixture.
+Whoever works with a state holds a lock on its folder, which the kernel frees when that process ends.
 """
 
+import fcntl
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -17,8 +21,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from client_app.discretion import SiteError, public
+
 FORMAT = 1
 LATEST, PREVIOUS = "personal.safetensors", "previous.safetensors"
+LOCK_WAIT = 60.0  # seconds for a dead run's last ClientApp to end
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,28 @@ class Store:
         self.uuid = uuid
         self.durable = durable  # fsync: on a real site, where the machine itself may lose power
         self.notes: list[str] = []
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The state for this process alone, after a bounded wait."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder, os.O_RDONLY)
+        deadline = time.monotonic() + LOCK_WAIT
+        try:
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise SiteError(
+                            f"another process has been using the personal model of site {self.folder.name} for "
+                            f"{LOCK_WAIT:g} s; is the site started twice?"
+                        ) from None
+                    time.sleep(0.1)
+            yield
+        finally:
+            os.close(handle)
 
     def load(self, before: int) -> Stored | None:
         """The latest state with a tag below `before`; None for a client without a past."""
@@ -89,7 +118,7 @@ class Store:
                 tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
             tag, uuid, version = int(metadata["round"]), metadata["uuid"], metadata["format"]
         except (SafetensorError, OSError, KeyError, ValueError) as error:
-            self._set_aside(name, "damaged", f"is damaged ({error})")
+            self._set_aside(name, "damaged", f"is damaged ({public(error)})")
             return None
         if version != str(FORMAT):
             self._set_aside(name, f"format-{version}", f"has format {version}, not {FORMAT}")

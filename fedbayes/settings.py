@@ -117,6 +117,7 @@ class Settings(BaseModel):
     ]
     out_dir: Annotated[str, _takes("a folder", min_length=1)]
     resume: Switch
+    resume_with: Annotated[str, _takes("the names of settings with commas between, or *")]
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "Settings":

@@ -1,5 +1,6 @@
 """The Flower ServerApp: settings → hello → strategy → rounds → run folder."""
 
+import json
 from typing import Any
 
 from flwr.app import Context
@@ -12,7 +13,7 @@ from bayes_core.networks import build
 from bayes_core.own import OwnError
 from fedbayes.settings import Settings, SettingsError
 from server_app.events import emit
-from server_app.runs import RunError, RunFolder
+from server_app.runs import RunError, RunFolder, closing_rows, read_rows, resumed
 from strategies.roster import Roster, Site, StrategyError
 
 app = ServerApp()
@@ -30,6 +31,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, settings: Settings) -> None:
     """Nothing is written before the clients have said hello."""
+    settings = resumed(settings)
     if not settings.run_name:
         settings = settings.model_copy(update={"run_name": settings.made_name()})
     method = strategies.load(settings.method)
@@ -49,7 +51,11 @@ def run(grid: Grid, settings: Settings) -> None:
     try:
         _train(grid, settings, method, roster, folder)
         folder.set_state("finished")
-        emit("finished", round=settings.rounds, folder=str(folder.path))
+        failed = sum(int(row["clients_failed"] or 0) for row in read_rows(folder.path / "rounds.csv"))
+        emit(
+            "finished", round=settings.rounds, rounds=settings.rounds, sites=len(roster.sites), failed=failed,
+            folder=str(folder.path), rows=closing_rows(folder.path / "rounds.csv"),
+        )  # fmt: skip
     except Exception as error:
         folder.set_state("failed", str(error))
         raise
@@ -65,7 +71,9 @@ def _train(
     folder: RunFolder,
 ) -> None:
     checkpoint = folder.load_checkpoint()
-    identity = {"run": settings.run_name, "uuid": folder.config["uuid"]}
+    identity = {
+        "run": settings.run_name, "uuid": folder.config["uuid"], "settings": json.dumps(settings.as_config()),
+    }  # fmt: skip
     strategy = method(settings, roster, identity, emit)
     memory: dict[str, Any] = {}
     if checkpoint is None:

@@ -33,6 +33,8 @@ EXCHANGE = ("clients_ok", "clients_failed", "seconds", "bytes_up", "bytes_down")
 ROUND_COLUMNS = ("round", *MEASURED, *CLUSTERS, *EXCHANGE)
 CLIENT_COLUMNS = ("round", "site", "cluster", "n_test", *MEASURED, "status")
 RESUME_MAY_CHANGE = ("rounds", "eval-every")
+PLACES = ("resume", "resume-with", "out-dir", "data-dir")  # how and where, not what
+CLOSING_ROUNDS = 100
 LOCK_WAIT = 20.0  # seconds that a resumed run waits for the earlier attempt's last process
 
 
@@ -124,7 +126,7 @@ class RunFolder:
                 if config[key] != facts[key]:
                     raise RunError(f"{path} was trained with {key} {config[key]}, not {facts[key]}.")
         folder = cls(path, config, lock)
-        folder.config |= {"settings": settings.as_config() | {"resume": False}, **facts}
+        folder.config |= {"settings": settings.as_config() | {"resume": False, "resume-with": "*"}, **facts}
         return folder
 
     def begin(self, first_round: int) -> None:
@@ -192,11 +194,42 @@ def check_resumable(config: Mapping[str, Any], settings: Mapping[str, Any]) -> N
     """A resumed run may change only what cannot change its past rounds."""
     for key, before in config["settings"].items():
         now = settings.get(key)
-        if key not in (*RESUME_MAY_CHANGE, "resume", "out-dir", "data-dir") and now != before:
+        if key not in (*RESUME_MAY_CHANGE, *PLACES) and now != before:
             raise RunError(
                 f"The run was started with {key}={before}, not {now}; --resume may change only "
                 f"{' and '.join(RESUME_MAY_CHANGE)}."
             )
+
+
+def resumed(settings: Settings) -> Settings:
+    """The settings of a run that goes on: its own, but for those that `resume-with` names (* names all).
+
+    Whoever resumes a run on a federation need not be at the machine where the run folder is.
+    """
+    if not settings.resume or settings.resume_with == "*":
+        return settings
+    path = Path(settings.out_dir) / settings.run_name
+    config = read_config(path)
+    if config is None:
+        raise RunError(f"There is no run to resume in {path.resolve()}.")
+    given = {"out-dir", "run-name", "resume", *filter(None, settings.resume_with.split(","))}
+    now = settings.as_config()
+    settings = Settings.parse(now | config["settings"] | {key: now[key] for key in given if key in now})
+    saved = load_checkpoint(path)
+    if config.get("state") == "finished" and saved and saved[0] == settings.rounds:
+        raise RunError(
+            f"The run {settings.run_name} is finished ({saved[0]} rounds); train longer with rounds={2 * saved[0]}."
+        )
+    return settings
+
+
+def closing_rows(path: Path) -> list[dict[str, str]]:
+    """The measured rows of the last rounds, without their empty cells: what a closing table is made from."""
+    rows = [
+        {column: row[column] for column in ("round", *MEASURED) if row[column]} for row in read_rows(path)
+    ]
+    latest = int(rows[-1]["round"]) if rows else 0
+    return [row for row in rows if len(row) > 1 and int(row["round"]) >= latest - CLOSING_ROUNDS]
 
 
 def _append(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -4,6 +4,7 @@ The server knows a client by its site id, its sizes and the shape of its model: 
 sees data, nor a path.
 """
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,22 +88,24 @@ class Roster:
 
     def _greet(self, new: list[int], nodes: set[int]) -> None:
         started = bool(self.sites)
+        hello = ConfigRecord({"version": 1, "settings": json.dumps(self._settings.as_config())})
         messages = {
             str(node): Message(
-                RecordDict({"hello": ConfigRecord({"version": 1})}), node, "query.hello",
+                RecordDict({"hello": hello}), node, "query.hello",
                 ttl=self._settings.round_timeout + GRACE,
             )
             for node in new
         }  # fmt: skip
         patience = self._settings.round_timeout if not started else self._settings.wait_timeout
         replies = exchange(self._grid, messages, min(patience, self._settings.round_timeout))
+        registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
         for node, reason in replies.failures.items():
             self._asked.add(int(node))  # asked once: a node that is dead must not hold up every round
             self._leave_out(f"node {node} did not answer hello: {reason}")
         for node, content in sorted(replies.content.items()):
             self._asked.add(int(node))
             try:
-                site = _read_hello(int(node), dict(content["hello"]))
+                site = _read_hello(int(node), dict(content["hello"]), registered.get(int(node)))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 self._leave_out(
                     f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
@@ -144,10 +147,13 @@ class HelloError(ValueError):
     """A site's own words on why it cannot take part."""
 
 
-def _read_hello(node: int, said: dict[str, Any]) -> Site:
+def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site:
+    """A site must call itself by the name that its key is registered for, where it is."""
     name = str(said["site"])
     if not NAME.fullmatch(name) or name in (".", ".."):
         raise HelloError(f"node {node} has the impossible site id {name[:40]!r}")
+    if registered not in (None, name):
+        raise HelloError(f'the key of site "{registered}" was used by a node that calls itself "{name}"')
     if error := said.get("error"):
         raise HelloError(f"site {name}: {error}")
     if int(said["n_train"]) < 1:

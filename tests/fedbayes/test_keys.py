@@ -159,7 +159,6 @@ def test_what_cannot_be_made_is_one_sentence(
     with pytest.raises(SystemExit) as end:
         main(words)
     said = capsys.readouterr().err
-    assert (
-        end.value.code == 2 and said.startswith("fedbayes: ") and sentence in said and said.count("\n") == 1
-    )
+    assert end.value.code == 2 and said.startswith("fedbayes: ") and said.count("\n") == 1
+    assert sentence in said
     assert list(tmp_path.iterdir()) == [], "nothing is half made"

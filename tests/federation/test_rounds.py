@@ -1,6 +1,7 @@
 """What a run writes, and that one seed is one result."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -141,8 +142,11 @@ def test_too_many_clients_per_round(federate: Federate) -> None:
     assert not federate.latest.folder.exists()  # type: ignore[attr-defined]
 
 
-def test_two_sites_of_one_name_stop_the_run(federate: Federate) -> None:
-    nodes = [{"partition-id": i, "num-partitions": 3, "site-id": name} for i, name in enumerate("aba")]
+def test_two_sites_of_one_name_stop_the_run(federate: Federate, tmp_path: Path) -> None:
+    nodes = [
+        {"partition-id": i, "num-partitions": 3, "site-id": name, "state-dir": str(tmp_path)}
+        for i, name in enumerate("aba")
+    ]
     with pytest.raises(StrategyError, match=r'Two nodes .* call themselves site "a"'):
         federate(grid=InProcessGrid({}, 3, node_configs=nodes))
 
