@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +10,7 @@ import click
 import typer
 from rich.console import Console
 
-from fedbayes import __version__
+from fedbayes import __version__, connections, deploy
 from fedbayes.errors import CommandError
 from fedbayes.plan import (
     Plan,
@@ -18,6 +18,7 @@ from fedbayes.plan import (
     out_dir_word,
     parse_seeds,
     parse_words,
+    plan_remote,
     plan_resume,
     plan_run,
     plan_sweep,
@@ -69,13 +70,21 @@ def run(
     seeds: Annotated[
         str | None, typer.Option(metavar="1,2,3", help="One run per seed, then mean ± sd over them.")
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Train on a real federation (see `fedbayes coordinator`)."),
+    ] = None,
 ) -> None:
-    """Train: a simulated federation on this machine.
+    """Train: a simulated federation on this machine, or a real one.
 
     For example: fedbayes run method=pfedbayes rounds=50 --clients 20
     """
     values = parse_words(words or ())
     console = _console()
+    if on is not None:
+        raise typer.Exit(
+            _run_on(on, resume, values, console, simulated=clients is not None or seeds is not None)
+        )
     if seeds is not None:
         if resume is not None:
             raise CommandError("--seeds goes on with its own runs; give it without --resume.")
@@ -91,6 +100,17 @@ def run(
     from fedbayes.simulate import simulate
 
     raise typer.Exit(simulate(plan, console))
+
+
+def _run_on(on: str, resume: str | None, values: Mapping[str, str], console: Console, simulated: bool) -> int:
+    if simulated:
+        raise CommandError(
+            "--clients and --seeds are for simulations; with --on the sites are those that are there."
+        )
+    connections.require(on)
+    from fedbayes.remote import run_on
+
+    return run_on(plan_remote(on, resume, values), console)
 
 
 def _sweep(
@@ -135,6 +155,10 @@ def runs(words: Words = None) -> None:
     else:
         command = shlex.join(["fedbayes", "run", *out_dir_word(out_dir)])
         print(f"There are no runs in {out_dir}; `{command}` makes one.")
+
+
+for entry in (deploy.keys, deploy.coordinator, deploy.site):
+    app.command(context_settings=deploy.PASS_ON)(entry)
 
 
 def _console() -> Console:

@@ -1,16 +1,11 @@
 """A federation on this machine: one private SuperLink, one run in it, and nothing left afterwards."""
 
 import http.client
-import importlib.metadata
 import json
 import os
-import re
 import secrets
 import shutil
-import socket
 import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +13,12 @@ from typing import IO
 
 from fedbayes.app_bundle import assemble, write_run_config
 from fedbayes.errors import CommandError
+from fedbayes.flower import ANSI, environment, free_port, program
 from fedbayes.plan import Plan
 from fedbayes.processes import MARKER, MARKER_BYTES, end_all, members, start_reaper, temporary_folder
 from fedbayes.resources import client_resources
 
 START_SECONDS = 90.0  # a SuperLink answers after 2 s here; a cold disk takes longer
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Federation:
@@ -34,7 +29,6 @@ class Federation:
         self.marker = secrets.token_hex(MARKER_BYTES)
         self.temporary = temporary_folder(self.marker)
         self.workshop = plan.folder / ".flower"
-        self._scripts = scripts_folder()
         self._resources, self._variables = client_resources(plan.settings, plan.clients)
         self._children: list[subprocess.Popen[str]] = []
         self._reaper: subprocess.Popen[bytes] | None = None
@@ -49,7 +43,7 @@ class Federation:
         self._log = (self.plan.folder / "log.txt").open("a", encoding="utf-8", errors="replace")
         self._log.write(f"\n=== {time.strftime('%Y-%m-%d %H:%M:%S')} {self.plan.settings.run_name}\n")
         self._log.flush()
-        port = _free_port()
+        port = free_port()
         home = self.workshop / "home"
         home.mkdir()
         connection = f'[superlink.local]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
@@ -121,7 +115,7 @@ class Federation:
     ) -> subprocess.Popen[str]:
         """A Flower program in a session of its own: the terminal's Ctrl-C is for the command alone."""
         child = subprocess.Popen(
-            [str(self._scripts / script), *arguments],
+            [str(program(script)), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -135,53 +129,20 @@ class Federation:
         return child
 
     def _environment(self) -> dict[str, str]:
-        no_proxy = os.environ.get("NO_PROXY", os.environ.get("no_proxy", ""))
-        local = ",".join(filter(None, (no_proxy, "127.0.0.1,localhost")))
-        inherited = {
-            key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"
-        }  # never join a cluster
+        inherited = {key: value for key, value in environment().items() if key != "RAY_ADDRESS"}  # no cluster
         variables = dict(self._variables)
-        if (
-            self.plan.settings.own_functions
-        ):  # they are looked for in the folder where the command was started
+        if self.plan.settings.own_functions:  # looked for in the folder where the command was started
             folders = filter(None, (os.environ.get("PYTHONPATH"), str(Path.cwd())))
             variables["PYTHONPATH"] = os.pathsep.join(folders)
         return inherited | variables | {
             MARKER: self.marker,
-            "PATH": os.pathsep.join((str(self._scripts), os.environ.get("PATH", os.defpath))),
-            "PYTHONUNBUFFERED": "1",
-            "NO_PROXY": local,
-            "no_proxy": local,
             "FLWR_HOME": str(self.workshop / "home"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
             "RAY_TMPDIR": str(self.temporary),
             "RAY_USAGE_STATS_ENABLED": "0",
             "SPT_NOENV": "1",  # asks setproctitle, which Ray uses, not to write its titles over the marker
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }  # fmt: skip
-
-
-def scripts_folder() -> Path:
-    """Where Flower's programs are that belong to this Python, whatever PATH says."""
-    folders = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
-    files = importlib.metadata.files("flwr") or []
-    folders += [
-        Path(str(file.locate())).resolve().parent for file in files if file.name == "flower-superlink"
-    ]
-    for folder in folders:
-        if (folder / "flower-superlink").exists():
-            return folder
-    raise CommandError("Flower's programs are not installed beside this Python; install fedbayes again.")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _is_healthy(port: int) -> bool:

@@ -40,6 +40,20 @@ class Plan:
         return shlex.join([*words, *out_dir_word(Path(self.settings.out_dir))])
 
 
+@dataclass(frozen=True)
+class RemotePlan:
+    """One run on a federation; its folders are the coordinator's and stay as they were given."""
+
+    settings: Settings
+    on: str
+
+    @property
+    def resume_command(self) -> str:
+        words = ["fedbayes", "run", "--resume", self.settings.run_name, "--on", self.on]
+        kept = [] if self.settings.out_dir == defaults()["out-dir"] else [f"out-dir={self.settings.out_dir}"]
+        return shlex.join([*words, *kept])
+
+
 def out_dir_word(out_dir: Path) -> list[str]:
     """`out-dir=…` for a command printed to the user, where it is not the default."""
     if out_dir == absolute(defaults()["out-dir"]):
@@ -111,6 +125,17 @@ def plan_resume(run: str, words: Mapping[str, Any], clients: int | None) -> Plan
     return Plan(settings, number, finished=done)
 
 
+def plan_remote(on: str, resume: str | None, words: Mapping[str, Any]) -> RemotePlan:
+    """A run on a federation, new or resumed: its coordinator has the run folder, and the last word on both."""
+    if resume is not None:
+        words = dict(words) | {"run-name": resume, "resume": True, "resume-with": ",".join(words)}
+    settings = Settings.parse(defaults() | dict(words))
+    check_method(settings)
+    if not settings.run_name:
+        settings = Settings.parse(settings.as_config() | {"run-name": free_name(settings)})
+    return RemotePlan(settings, on)
+
+
 def plan_sweep(words: Mapping[str, Any], clients: int | None, seeds: Sequence[int]) -> list[Plan]:
     """One run per seed, NAME-seed1 and so on; those that exist already go on or, when finished, stay."""
     if "seed" in words:
@@ -180,8 +205,7 @@ def number_of_clients(settings: Settings, clients: int | None) -> int:
 
 def check_numbers(settings: Settings, clients: int) -> None:
     """The method exists, and its rounds can be filled by this many clients."""
-    if settings.method not in (known := methods()):
-        raise CommandError(f'There is no method "{settings.method}"; there are {", ".join(known) or "none"}.')
+    check_method(settings)
     if clients < 1:
         raise CommandError(f"--clients takes a whole number of at least 1, not {clients}.")
     for key, value in (
@@ -190,6 +214,12 @@ def check_numbers(settings: Settings, clients: int) -> None:
     ):
         if value > clients:
             raise CommandError(f"{key}={value}, but there are only {clients} clients (--clients {clients}).")
+
+
+def check_method(settings: Settings) -> None:
+    """What is wrong however many clients there are."""
+    if settings.method not in (known := methods()):
+        raise CommandError(f'There is no method "{settings.method}"; there are {", ".join(known) or "none"}.')
     if 0 < (sampled := settings.clients_per_round) < settings.min_clients:
         raise CommandError(f"clients-per-round={sampled} can never reach min-clients={settings.min_clients}.")
 

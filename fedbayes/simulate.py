@@ -4,10 +4,11 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 
@@ -60,6 +61,11 @@ class Story:
     told: bool = False  # the error is the run's own sentence, which needs no log beside it
     kept: bool = False  # the run has begun: its folder stays
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=200))
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        self.finished |= event.get("event") == "finished"
+        if event.get("event") == "error":
+            self.error, self.told = str(event.get("message")), True
 
 
 def simulate(plan: Plan, console: Console) -> int:
@@ -115,9 +121,7 @@ def _follow(plan: Plan, federation: Federation, console: Console, story: Story) 
             if event is None:
                 story.tail.append(line)
                 continue
-            story.finished |= event.get("event") == "finished"
-            if event.get("event") == "error":
-                story.error, story.told = str(event.get("message")), True
+            story.hear(event)
             progress.show(event)
 
 
@@ -146,7 +150,7 @@ def _tell(plan: Plan, console: Console, story: Story, status: int, seconds: floa
         say(console, "Stopped before the run began; nothing was saved.")
     else:
         where = (f"{rounds} The log is {shown(plan.folder / 'log.txt')}.", resume) if story.kept else ()
-        complain(story.error or "The run failed.", *([] if story.told else _explanation(story)), *where)
+        complain(story.error or "The run failed.", *([] if story.told else explanation(story)), *where)
 
 
 def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
@@ -161,7 +165,7 @@ def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
     say(console, f"Train longer: {plan.resume_command} rounds={2 * plan.settings.rounds}")
 
 
-def _explanation(story: Story) -> list[str]:
+def explanation(story: Story) -> list[str]:
     """The last lines of log that are not mere progress."""
     told = (line for line in story.tail if line.strip(" ^~") and "[uvicorn." not in line)
     telling = [f"  {line}" for line in told if not line.lstrip().startswith(CHATTER)][-TAIL:]

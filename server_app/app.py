@@ -56,8 +56,8 @@ def run(grid: Grid, settings: Settings) -> None:
             "finished", round=settings.rounds, rounds=settings.rounds, sites=len(roster.sites), failed=failed,
             folder=str(folder.path), rows=closing_rows(folder.path / "rounds.csv"),
         )  # fmt: skip
-    except Exception as error:
-        folder.set_state("failed", str(error))
+    except BaseException as error:  # Flower ends a stopped run by SystemExit
+        folder.set_state("failed" if isinstance(error, Exception) else "stopped", str(error))
         raise
     finally:
         folder.close()
