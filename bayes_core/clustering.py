@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.cluster import SpectralClustering
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -83,6 +82,8 @@ def spectral_clusters(psi: Tensor, k: int, seed: int = 0) -> list[int]:
         return list(range(n))
     if k == 1:
         return [0] * n
+    from sklearn.cluster import SpectralClustering  # a second to import, which every client would pay
+
     model = SpectralClustering(
         k, affinity="precomputed", random_state=seed % 2**32, assign_labels="kmeans", n_init=20
     )

@@ -82,6 +82,8 @@ def find_site(context: Context, settings: Settings) -> Site:
         )
     changes: dict[str, object] = {"run_name": "", "resume": False, "rounds": 1, "eval_every": 1}
     if is_real(context):
+        if settings.dataset.endswith(".npz"):
+            raise SiteError("A run cannot choose a file at a site; its owner does, with data-path.")
         changes["data_dir"] = str(config.get("data-dir", Path(str(states)) / "data"))
     return _site(
         name,
