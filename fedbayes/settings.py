@@ -28,6 +28,9 @@ RESERVED_RUN_NAMES = {".", "..", "state"}  # OUT/state holds the simulated clien
 SIZE = re.compile(r"small|medium|large|[1-9]\d*\+[1-9]\d*")
 METHOD = re.compile(r"[a-z][a-z0-9_]*")
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # package.module:function
+DATASET_NAME = re.compile(
+    r"[a-z0-9]+"
+)  # of a data set that the product knows; anything else is a path or function
 MODEL = re.compile(rf"dnn|vgg|{FUNCTION.pattern}")
 
 

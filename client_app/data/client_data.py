@@ -1,6 +1,7 @@
 """What one client holds, before and after the sites have agreed on classes, columns and scale."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +23,7 @@ class ClientData:
     features: tuple[str, ...] = ()  # the names of the columns of x, where they have names
     declared: bool = True  # whether `classes` is the whole list in its order, or only what was found here
     measured: bool = False  # whether x are measurements on some scale, and not bytes of images
-    target_mean: float = 0.0  # y is (target − mean) / deviation
-    target_deviation: float = 1.0
+    agreement: Agreement = field(default_factory=Agreement)  # what x and y are scaled and ordered by
 
     def claim(self, scale: str) -> Claim:
         """What this client brings into the agreement; moments only where all sites scale together."""
@@ -41,18 +41,15 @@ class ClientData:
         """The same examples with the classes, the order of columns and the scale that all sites have."""
         data = self._ordered(agreement)._named(agreement)
         if scale == "site":
-            alone = Agreement.of({"": data.claim("pooled")})
-            agreement = replace(alone, classes=agreement.classes)
-        if agreement.mean:
-            x_train, x_test = (
-                standardised(x, agreement.mean, agreement.deviation) for x in (data.x_train, data.x_test)
-            )
-            data = replace(data, x_train=x_train, x_test=x_test)
-        mean, deviation = agreement.target_mean, agreement.target_deviation
-        if mean is None or deviation is None:
-            return data
-        y_train, y_test = ((y - mean) / deviation for y in (data.y_train, data.y_test))
-        return replace(data, y_train=y_train, y_test=y_test, target_mean=mean, target_deviation=deviation)
+            agreement = replace(Agreement.of({"": data.claim("pooled")}), classes=agreement.classes)
+        changes: dict[str, Any] = {"agreement": agreement}
+        if agreement.mean and self.measured:
+            for part in ("x_train", "x_test"):
+                changes[part] = standardised(getattr(data, part), agreement.mean, agreement.deviation)
+        if agreement.target_mean is not None and agreement.target_deviation is not None:
+            for part in ("y_train", "y_test"):
+                changes[part] = (getattr(data, part) - agreement.target_mean) / agreement.target_deviation
+        return replace(data, **changes)
 
     def _ordered(self, agreement: Agreement) -> "ClientData":
         if self.features == agreement.features:

@@ -51,7 +51,6 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
         ("aggregation-confidence", "on", "off, weight, or the share of clients to leave out, such as 0.3"),
         ("aggregation-confidence", "1.2", "off, weight, or the share of clients to leave out, such as 0.3"),
         ("validation-fraction", "1", "a number from 0 (off) up to, but not, 1"),
-        ("dataset", "", "digits, mnist, fmnist, cifar10, svhn or the path"),
         ("dataset", "", "the name of a data set, a path or package.module:function"),
         ("layout", "ring", "labels, iid, dirichlet, rotated or mixed"),
         ("groups", "5", "2 or 4"),
