@@ -27,7 +27,7 @@ from client_app.confidence import calibration, temperature, training_uncertainty
 from client_app.data import DataError
 from client_app.discretion import SiteError, public
 from client_app.method import ClientMethod, Tensors, buffers_in, load
-from client_app.site import Site, find_site, is_real, settings_of, site_name
+from client_app.site import Site, agreement_of, find_site, is_real, settings_of, site_name
 from client_app.store import Store
 from fedbayes.settings import Settings
 
@@ -64,13 +64,17 @@ def hello(message: Message, context: Context) -> Message:
     said: dict[str, object] = {"site": "?"}
     try:
         said["site"] = site_name(context)
-        site = find_site(context, settings_of(message.content["hello"]))
+        asked = message.content["hello"]
+        settings = settings_of(asked)
+        said["site"] = site_name(context, settings)
+        site = find_site(context, settings, agreement_of(asked))
         data = site.data
         said |= {
             "n_train": len(data.y_train),
             "n_test": len(data.y_test),
             "input_shape": list(data.x_train.shape[1:]),
             "classes": list(data.classes),
+            "claim": site.claim.write(),
             "fingerprint": fingerprint(site.network),
             "group": -1 if data.group is None else data.group,
             "partitions": int(context.node_config.get("num-partitions", 0)),
@@ -99,7 +103,7 @@ def _exchange(message: Message, context: Context) -> Message:
     began = time.monotonic()
     said = message.content["exchange"]
     settings = settings_of(said)
-    site = find_site(context, settings)
+    site = find_site(context, settings, agreement_of(said))
     store = site.store(str(said["run"]), str(said["uuid"]))
     with store.locked():
         reply = _answer(message, settings, site, store)

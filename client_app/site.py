@@ -10,13 +10,14 @@ import torch
 from flwr.app import Context
 from torch import Tensor, nn
 
+from bayes_core.agreement import Agreement, Claim
 from bayes_core.networks import build
 from bayes_core.streams import stream
-from client_app.data import ClientData, load
+from client_app.data import ClientData, Split, load, load_site, simulated_sites
 from client_app.discretion import SiteError
 from client_app.prepare import hold_out, random_labels
 from client_app.store import Store
-from fedbayes.settings import NAME, RESERVED_RUN_NAMES, Settings
+from fedbayes.settings import DATASET_NAME, NAME, RESERVED_RUN_NAMES, Settings
 
 SIMULATED = "partition-id"  # Flower's simulation tells a client only this
 
@@ -27,7 +28,8 @@ class Site:
 
     name: str
     origin: str  # whose random numbers it draws: of its share of a data set that is cut up, else its own
-    data: ClientData  # on `device`
+    claim: Claim  # what it brings into the agreement of all sites
+    data: ClientData  # as agreed, on `device`
     validation: tuple[Tensor, Tensor] | None  # held out from the training data: x and y, on `device`
     network: nn.Module
     device: torch.device
@@ -48,15 +50,23 @@ def settings_of(said: Mapping[str, object]) -> Settings:
     return settings
 
 
+def agreement_of(said: Mapping[str, object]) -> Agreement | None:
+    """What all sites have agreed on; None before they have."""
+    return Agreement.read(str(said["agreed"])) if "agreed" in said else None
+
+
 def is_real(context: Context) -> bool:
     """Whether this node is a site of its own, with an owner: a simulation names no site."""
     return "site-id" in context.node_config
 
 
-def site_name(context: Context) -> str:
-    """`site-id` from the node's own configuration, else its number in a simulation."""
+def site_name(context: Context, settings: Settings | None = None) -> str:
+    """`site-id` from the node's own configuration; in a simulation its number, or the name of its file."""
     config = context.node_config
     name = str(config.get("site-id", config.get(SIMULATED, "")))
+    if settings and not is_real(context) and (names := simulated_sites(settings.dataset)):
+        number = int(config.get(SIMULATED, -1))
+        name = names[number] if 0 <= number < len(names) else name
     if not NAME.fullmatch(name) or name in (".", ".."):
         raise SiteError(
             f"The node's configuration takes site-id of letters, digits, '.', '_' and '-', not {name!r}."
@@ -64,61 +74,71 @@ def site_name(context: Context) -> str:
     return name
 
 
-def find_site(context: Context, settings: Settings) -> Site:
-    """This client; DataError where its data cannot be had.
+def find_site(context: Context, settings: Settings, agreement: Agreement | None = None) -> Site:
+    """This client; DataError where its data cannot be had. Without an agreement it speaks for itself alone.
 
-    What its owner has configured goes before the run's settings: a coordinator never chooses a folder here.
+    What its owner has configured goes before the run's settings: a coordinator never chooses a file or folder here.
     """
-    name = site_name(context)
+    name = site_name(context, settings)
     config = context.node_config
     states = config.get("state-dir")
-    if is_real(context) and not states:
-        raise SiteError("The node's configuration takes state-dir: a folder for the personal model.")
-    partition = int(config.get(SIMULATED, -1))
-    partitions = int(config.get("num-partitions", 0))
-    if not 0 <= partition < partitions:
-        raise SiteError(
-            "The node's configuration takes partition-id and num-partitions: its share of the data."
-        )
     changes: dict[str, object] = {"run_name": "", "resume": False, "rounds": 1, "eval_every": 1}
     if is_real(context):
-        if settings.dataset.endswith(".npz"):
-            raise SiteError("A run cannot choose a file at a site; its owner does, with data-path.")
+        if not states:
+            raise SiteError("The node's configuration takes state-dir: a folder for the personal model.")
+        if "data-path" not in config and not DATASET_NAME.fullmatch(settings.dataset):
+            raise SiteError(
+                "A run cannot choose a file or a function at a site; its owner does, with data-path."
+            )
         changes["data_dir"] = str(config.get("data-dir", Path(str(states)) / "data"))
+    share = int(config.get(SIMULATED, -1)), int(config.get("num-partitions", 0))
+    if "data-path" not in config and not 0 <= share[0] < share[1]:
+        raise SiteError(
+            "The node's configuration takes data-path, its own data, or partition-id and num-partitions: "
+            "its share of the run's data."
+        )
     return _site(
         name,
         settings.model_copy(update=changes),
-        partition,
-        partitions,
+        str(config.get("data-path", "")),
+        share,
         str(states) if states else str(Path(settings.out_dir) / "state"),
         states is not None,
+        agreement,
     )
 
 
 @lru_cache(maxsize=16)
-def _site(name: str, settings: Settings, partition: int, partitions: int, states: str, durable: bool) -> Site:
+def _site(
+    name: str,
+    settings: Settings,
+    data_path: str,
+    share: tuple[int, int],
+    states: str,
+    durable: bool,
+    agreement: Agreement | None,
+) -> Site:
     device = find_device(settings.device)
-    data = load(settings, partition, partitions)
-    x, y, origin = data.x_train, data.y_train, str(partition)
-    if partition < settings.noisy_clients:
+    found = load_site(data_path, Split.of(settings), name) if data_path else load(settings, *share)
+    # Whoever has data of its own draws random numbers of its own, here and in a simulation of the same files.
+    origin = str(share[0]) if DATASET_NAME.fullmatch(settings.dataset) and not data_path else name
+    claim = found.claim(settings.scale)
+    data = found.agreed(agreement or Agreement.of({name: claim}), settings.scale)
+    x, y = data.x_train, data.y_train
+    if 0 <= share[0] < settings.noisy_clients:
         y = random_labels(y, len(data.classes), stream(settings.seed, origin, "random labels"))
     kept, held = hold_out(x, y, settings.validation_fraction, stream(settings.seed, origin, "validation"))
     data = replace(data, x_train=kept[0], y_train=kept[1])
     validation = None if held is None else (held[0].to(device), held[1].to(device))
     network = build(settings.model, data.x_train.shape[1:], len(data.classes), settings.seed).to(device)
-    return Site(name, origin, _moved(data, device), validation, network, device, Path(states), durable)
+    return Site(name, origin, claim, _moved(data, device), validation, network, device, Path(states), durable)
 
 
 def _moved(data: ClientData, device: torch.device) -> ClientData:
     if device.type == "cpu":
         return data
-
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.to(device)
-
-    return ClientData(
-        move(data.x_train), move(data.y_train), move(data.x_test), move(data.y_test), data.classes, data.group
-    )
+    names = ("x_train", "y_train", "x_test", "y_test")
+    return replace(data, **{name: getattr(data, name).to(device) for name in names})
 
 
 def find_device(wanted: str) -> torch.device:

@@ -174,13 +174,12 @@ def check_data(settings: Settings, clients: int) -> None:
     """Whether the data is there and can be shared among so many clients, and whether the model takes it."""
     from bayes_core.networks import build
     from bayes_core.own import OwnError
-    from client_app.data import DataError, check, load
+    from client_app.data import DataError, check
 
     if settings.own_functions and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where Flower's processes will look for them too
     try:
-        check(settings, clients)
-        one = load(settings, 0, clients)
+        one = check(settings, clients)
         build(settings.model, one.x_train.shape[1:], len(one.classes), settings.seed)
     except (DataError, OwnError) as error:
         raise CommandError(str(error)) from None

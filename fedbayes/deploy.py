@@ -57,7 +57,12 @@ def site(
     context: typer.Context,
     folder: Folder,
     at: Annotated[str, typer.Option(metavar="HOST[:PORT]", help="The coordinator.", show_default=False)],
-    data: Annotated[Path | None, typer.Option(metavar="PATH", help="This site's own data.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="This site's own data: a file, a folder, or package.module:function."
+        ),
+    ] = None,
     share: Annotated[
         str | None, typer.Option(metavar="I/N", help="A share of the run's data set instead, from 0/N on.")
     ] = None,
@@ -75,13 +80,14 @@ def site(
 
     For example: fedbayes site site-0 --at coordinator.example.org --data scans.npz
     """
+    from fedbayes.settings import FUNCTION
     from fedbayes.site import SiteConfig, start
 
     here = folder.resolve()
     config = SiteConfig(
         name=name or here.name,
         state=(state or here / "state").resolve(),
-        data=data.resolve() if data else None,
+        data=data if data is None or FUNCTION.fullmatch(data) else str(Path(data).resolve()),
         share=share,
         log_file=log_file.resolve() if log_file else None,
     )

@@ -13,11 +13,10 @@ from typing import Any
 from fedbayes.app_bundle import methods
 from fedbayes.errors import CommandError
 from fedbayes.run_folder import saved_rounds
-from fedbayes.settings import FUNCTION, Settings, SettingsError, defaults
+from fedbayes.settings import DATASET_NAME, FUNCTION, Settings, SettingsError, defaults
 
 DEFAULT_CLIENTS = 10
 PAPER_CLIENTS = {"cifar10": 20, "svhn": 20}
-DATASET_NAME = re.compile(r"[a-z0-9]+")
 FOLDERS = ("out-dir", "data-dir")  # made absolute: Flower's processes may work elsewhere
 
 
@@ -199,7 +198,14 @@ def free_name(settings: Settings) -> str:
 
 
 def number_of_clients(settings: Settings, clients: int | None) -> int:
-    """As asked for, or as in the paper."""
+    """As asked for; else as many as a folder has sites, or as in the paper."""
+    if clients is None and Path(settings.dataset).is_dir():
+        from client_app.data import DataError, simulated_sites
+
+        try:
+            return len(simulated_sites(settings.dataset))
+        except DataError as error:
+            raise CommandError(str(error)) from None
     return PAPER_CLIENTS.get(settings.dataset, DEFAULT_CLIENTS) if clients is None else clients
 
 

@@ -28,6 +28,9 @@ RESERVED_RUN_NAMES = {".", "..", "state"}  # OUT/state holds the simulated clien
 SIZE = re.compile(r"small|medium|large|[1-9]\d*\+[1-9]\d*")
 METHOD = re.compile(r"[a-z][a-z0-9_]*")
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # package.module:function
+DATASET_NAME = re.compile(
+    r"[a-z0-9]+"
+)  # of a data set that the product knows; anything else is a path or function
 MODEL = re.compile(rf"dnn|vgg|{FUNCTION.pattern}")
 
 
@@ -114,7 +117,10 @@ class Settings(BaseModel):
     temperature_scaling: Switch
 
     dataset: Annotated[
-        str, _takes("digits, mnist, fmnist, cifar10, svhn or the path of an .npz file", min_length=1)
+        str,
+        _takes(
+            "the name of a data set, a path or package.module:function, as docs/data.md tells", min_length=1
+        ),
     ]
     data_dir: Annotated[str, _takes("a folder", min_length=1)]
     layout: Annotated[
@@ -125,6 +131,14 @@ class Settings(BaseModel):
     dirichlet_alpha: Positive
     size: Annotated[str, _takes("small, medium, large, or counts per class such as 50+950"), _matches(SIZE)]
     noisy_clients: Natural
+    task: Annotated[
+        Literal["auto", "classification", "regression"], _takes("auto, classification or regression")
+    ]
+    classes: Annotated[str, _takes("names of classes with commas between, or nothing")]
+    target: Annotated[str, _takes("the name of a column, or nothing for the last one")]
+    test_fraction: Annotated[float, _takes("a number above 0 and below 1", gt=0, lt=1)]
+    image_size: Annotated[int, _takes("a whole number from 0 to 4096", ge=0, le=4096)]
+    scale: Annotated[Literal["pooled", "site", "none"], _takes("pooled, site or none")]
     model: Annotated[str, _takes("dnn, vgg or package.module:function"), _matches(MODEL)]
 
     seed: Natural
@@ -155,6 +169,11 @@ class Settings(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise SettingsError(_sentence(error)) from None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that the run declares."""
+        return tuple(name.strip() for name in self.classes.split(",") if name.strip())
 
     @property
     def own_functions(self) -> list[str]:

@@ -23,7 +23,7 @@ class SiteConfig:
 
     name: str
     state: Path
-    data: Path | None = None
+    data: str | None = None
     share: str | None = None
     log_file: Path | None = None
 
@@ -36,7 +36,7 @@ class SiteConfig:
                 raise CommandError(f'--share takes I/N, the I-th of N shares from 0 on, not "{self.share}".')
             values |= {"partition-id": int(number), "num-partitions": int(total)}
         if self.data is not None:
-            values["data-path"] = str(self.data)
+            values["data-path"] = self.data
         if self.log_file is not None:
             values["log-file"] = str(self.log_file)
         return " ".join(f"{key}={toml_value(value)}" for key, value in values.items())

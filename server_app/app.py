@@ -1,6 +1,7 @@
 """The Flower ServerApp: settings → hello → strategy → rounds → run folder."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from flwr.app import Context
@@ -13,7 +14,7 @@ from bayes_core.networks import build
 from bayes_core.own import OwnError
 from fedbayes.settings import Settings, SettingsError
 from server_app.events import emit
-from server_app.runs import RunError, RunFolder, closing_rows, read_rows, resumed
+from server_app.runs import RunError, RunFolder, closing_rows, read_rows, resumed, stored_agreement
 from strategies.roster import Roster, Site, StrategyError
 
 app = ServerApp()
@@ -35,8 +36,9 @@ def run(grid: Grid, settings: Settings) -> None:
     if not settings.run_name:
         settings = settings.model_copy(update={"run_name": settings.made_name()})
     method = strategies.load(settings.method)
-    roster = Roster(grid, settings, emit)
+    roster = Roster(grid, settings, emit, stored_agreement(settings))
     roster.gather()
+    assert roster.agreement is not None  # of the sites that were gathered
     one = next(iter(roster.sites.values()))
     facts: dict[str, Any] = {
         "clients": max(one.partitions, len(roster.sites)),
@@ -44,7 +46,8 @@ def run(grid: Grid, settings: Settings) -> None:
         "sites": {
             site.name: {"n_train": site.n_train, "n_test": site.n_test} for site in roster.sites.values()
         },
-        "classes": list(one.classes),
+        "classes": list(roster.agreement.classes),
+        "agreement": asdict(roster.agreement),
         "model": {"name": settings.model, "fingerprint": one.fingerprint, "inputs": list(one.input_shape)},
     }
     folder = RunFolder.open(settings, facts)
@@ -71,8 +74,10 @@ def _train(
     folder: RunFolder,
 ) -> None:
     checkpoint = folder.load_checkpoint()
+    assert roster.agreement is not None
     identity = {
         "run": settings.run_name, "uuid": folder.config["uuid"], "settings": json.dumps(settings.as_config()),
+        "agreed": roster.agreement.write(),
     }  # fmt: skip
     strategy = method(settings, roster, identity, emit)
     memory: dict[str, Any] = {}

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from bayes_core.agreement import Agreement
 from fedbayes import __version__
 from fedbayes.settings import Settings
 
@@ -222,6 +223,12 @@ def resumed(settings: Settings) -> Settings:
             f"The run {settings.run_name} is finished ({saved[0]} rounds); train longer with rounds={2 * saved[0]}."
         )
     return settings
+
+
+def stored_agreement(settings: Settings) -> Agreement | None:
+    """What the sites of a run that goes on agreed on when it began; None for a new one."""
+    config = read_config(Path(settings.out_dir) / settings.run_name) if settings.resume else None
+    return Agreement.read(json.dumps(config["agreement"])) if config and "agreement" in config else None
 
 
 def closing_rows(path: Path) -> list[dict[str, str]]:

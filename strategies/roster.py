@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from bayes_core.agreement import Agreement, Claim, Disagreement
 from fedbayes.settings import NAME, Settings
 from strategies.exchange import GRACE, exchange
 
@@ -34,6 +35,7 @@ class Site:
     n_test: int
     input_shape: tuple[int, ...]
     classes: tuple[str, ...]
+    claim: Claim
     fingerprint: str  # of the model's parameter names and shapes
     group: int | None  # its true group, where the data layout has groups
     partitions: int  # into how many shares a simulation cuts its data
@@ -42,7 +44,10 @@ class Site:
 class Roster:
     """The sites of a run; `online` is the part of them that can be reached now."""
 
-    def __init__(self, grid: Grid, settings: Settings, tell: Callable[..., None]) -> None:
+    def __init__(
+        self, grid: Grid, settings: Settings, tell: Callable[..., None], agreement: Agreement | None = None
+    ) -> None:
+        self.agreement = agreement  # of an earlier attempt at this run; else made of the first sites' claims
         self._grid = grid
         self._settings = settings
         self._tell = tell
@@ -88,37 +93,66 @@ class Roster:
 
     def _greet(self, new: list[int], nodes: set[int]) -> None:
         started = bool(self.sites)
-        hello = ConfigRecord({"version": 1, "settings": json.dumps(self._settings.as_config())})
-        messages = {
-            str(node): Message(
-                RecordDict({"hello": hello}), node, "query.hello",
-                ttl=self._settings.round_timeout + GRACE,
-            )
-            for node in new
-        }  # fmt: skip
-        patience = self._settings.round_timeout if not started else self._settings.wait_timeout
-        replies = exchange(self._grid, messages, min(patience, self._settings.round_timeout))
-        registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
-        for node, reason in replies.failures.items():
-            self._asked.add(int(node))  # asked once: a node that is dead must not hold up every round
-            self._leave_out(f"node {node} did not answer hello: {reason}")
-        for node, content in sorted(replies.content.items()):
-            self._asked.add(int(node))
-            try:
-                site = _read_hello(int(node), dict(content["hello"]), registered.get(int(node)))
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                self._leave_out(
-                    f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
-                )
-                continue
+        sites = self._hello(new, self._settings.wait_timeout if started else self._settings.round_timeout)
+        if self.agreement is None and sites:
+            sites = self._agree(sites)
+        for site in sites:
             problem = self._conflict(site, nodes)
             if problem and not started:
                 raise StrategyError(problem)
             if problem:
-                self._asked.discard(int(node))  # its twin may only be a node that is about to be given up
+                self._asked.discard(site.node)  # its twin may only be a node that is about to be given up
                 self._leave_out(problem)
             else:
                 self.sites[site.name] = site
+
+    def _hello(self, nodes: list[int], patience: float) -> list[Site]:
+        """The sites that answer usably, in the order of their nodes; the others are left out."""
+        said = {"version": 1, "settings": json.dumps(self._settings.as_config())}
+        if self.agreement is not None:
+            said["agreed"] = self.agreement.write()
+        messages = {
+            str(node): Message(
+                RecordDict({"hello": ConfigRecord(said)}), node, "query.hello",  # type: ignore[arg-type]
+                ttl=self._settings.round_timeout + GRACE,
+            )
+            for node in nodes
+        }  # fmt: skip
+        replies = exchange(self._grid, messages, min(patience, self._settings.round_timeout))
+        registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
+        self._asked |= set(nodes)  # asked once: a node that is dead must not hold up every round
+        for node, reason in replies.failures.items():
+            self._leave_out(f"node {node} did not answer hello: {reason}")
+        sites = []
+        for node, content in sorted(replies.content.items()):
+            try:
+                sites.append(_read_hello(int(node), dict(content["hello"]), registered.get(int(node))))
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                self._leave_out(
+                    f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
+                )
+        return sites
+
+    def _agree(self, sites: list[Site]) -> list[Site]:
+        """Make one agreement of all claims; those who spoke of other classes are asked again under it."""
+        claims = {site.name: site.claim for site in sorted(sites, key=lambda site: site.name)}
+        try:
+            self.agreement = Agreement.of(claims)
+        except Disagreement as error:
+            raise StrategyError(str(error)) from None
+        for site in sites:
+            others = {name for other in sites if other is not site for name in other.classes}
+            if others and others.isdisjoint(site.classes):
+                self._tell(
+                    "warning",
+                    message=f'Site "{site.name}" shares no class with the others; it has '
+                    f"{', '.join(site.classes[:12])}. If these are the same things under other names, "
+                    "the setting classes declares the names.",
+                )
+        again = [site.node for site in sites if site.classes != self.agreement.classes]
+        kept = [site for site in sites if site.node not in again]
+        answered = self._hello(again, self._settings.round_timeout) if again else []
+        return sorted(kept + answered, key=lambda site: site.node)
 
     def _leave_out(self, reason: str) -> None:
         self._error = self._error or reason
@@ -129,11 +163,6 @@ class Roster:
         if twin and twin.node in nodes:
             return f'Two nodes ({twin.node} and {site.node}) call themselves site "{site.name}".'
         for other in self.sites.values():
-            if other.classes != site.classes:
-                return (
-                    f'Sites "{other.name}" and "{site.name}" differ in their classes: '
-                    f"{list(other.classes)} and {list(site.classes)}."
-                )
             if (other.fingerprint, other.input_shape) != (site.fingerprint, site.input_shape):
                 return (
                     f'Sites "{other.name}" and "{site.name}" have different models: '
@@ -165,6 +194,7 @@ def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site
         n_test=int(said["n_test"]),
         input_shape=tuple(int(size) for size in said["input_shape"]),
         classes=tuple(str(label) for label in said["classes"]),
+        claim=Claim.read(str(said["claim"])),
         fingerprint=str(said["fingerprint"]),
         group=int(said["group"]) if said.get("group", -1) >= 0 else None,
         partitions=int(said.get("partitions", 0)),

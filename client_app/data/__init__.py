@@ -1,68 +1,41 @@
-"""One client's data: a source (which images there are) cut by a layout (who holds which).
+"""One client's data: a source (which examples there are) cut by a layout (who holds which), or a site's own.
 
 Nothing here leaves the client; the coordinator never imports this package.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import lru_cache
+from pathlib import Path
 
 import torch
-from torch import Tensor
 
+from bayes_core.agreement import Agreement, Disagreement
 from client_app.data import layouts
+from client_app.data.client_data import ClientData
 from client_app.data.errors import DataError
 from client_app.data.layouts import NotEnough, Share
 from client_app.data.pool import Pool
-from client_app.data.sources import mixed_pair, read_pool, require_known
-from fedbayes.settings import Settings
+from client_app.data.site_data import load_site, sites_in
+from client_app.data.sources import NAMES, mixed_pair, read_pool, require_known
+from client_app.data.split import Split
+from fedbayes.settings import FUNCTION, Settings
 
-__all__ = ["ClientData", "DataError", "check", "load"]
+__all__ = ["ClientData", "DataError", "Split", "check", "load", "load_site", "simulated_sites"]
 
 # A simulation's actor meets all clients in turn. This holds ten clients of the paper's MNIST layouts; beyond
 # it the oldest go and are cut again from the pool when they are needed, in some hundredths of a second.
 CACHE_BYTES = 256 * 2**20
 
-
-@dataclass(frozen=True)
-class ClientData:
-    """What one client holds. Shared between calls of `load`: never change the tensors in place."""
-
-    x_train: Tensor  # float32: images (n, channels, height, width), from uint8 in [−1, 1], or vectors (n, features)
-    y_train: Tensor  # int64 classes or float32 targets (n,)
-    x_test: Tensor
-    y_test: Tensor
-    classes: tuple[str, ...]  # names of all classes of the data set, in the order of the labels
-    group: int | None  # the true group of this client in the layouts rotated and mixed, else None
-
-
-@dataclass(frozen=True)
-class _Split:
-    """The settings that a split depends on, and nothing else: the key of the caches."""
-
-    dataset: str
-    data_dir: str
-    layout: str
-    size: str
-    groups: int
-    dirichlet_alpha: float
-    seed: int
-    partitions: int
-
-
-_clients: OrderedDict[tuple[_Split, int], ClientData] = OrderedDict()
+_clients: OrderedDict[tuple[Split, int, int], ClientData] = OrderedDict()
 
 
 def load(settings: Settings, partition: int, partitions: int) -> ClientData:
-    """The share of client `partition` of `partitions`; the same bytes in every process."""
-    split = _split_of(settings, partitions)
-    key = (split, partition)
+    """What client `partition` of `partitions` holds; the same bytes in every process."""
+    split = Split.of(settings)
+    key = (split, partitions, partition)
     if key not in _clients:
-        pool, shares = _shares(split)
-        if not 0 <= partition < partitions:
-            raise DataError(f"There is no client {partition} among {partitions} (they count from 0).")
-        _clients[key] = data = _cut(pool, shares[partition])
+        _clients[key] = data = _read(split, partition, partitions)
         # The clients of a run hold about the same, so one of them tells how many fit.
         while len(_clients) > max(1, CACHE_BYTES // (data.x_train.nbytes + data.x_test.nbytes)):
             _clients.popitem(last=False)
@@ -70,24 +43,60 @@ def load(settings: Settings, partition: int, partitions: int) -> ClientData:
     return _clients[key]
 
 
-def check(settings: Settings, partitions: int) -> None:
-    """Raise the DataError that any of the clients would raise, before anything is started."""
-    _shares(_split_of(settings, partitions))
+def _read(split: Split, partition: int, partitions: int) -> ClientData:
+    sites = _sites(split, partitions)
+    pool, shares = (None, []) if sites else _shares(split, partitions)
+    if not 0 <= partition < partitions:
+        raise DataError(f"There is no client {partition} among {partitions} (they count from 0).")
+    if pool is None:
+        name, source = sites[partition]
+        return load_site(source, split, name, partition, partitions)
+    return _cut(pool, shares[partition])
 
 
-def _split_of(settings: Settings, partitions: int) -> _Split:
-    chosen = {field.name: getattr(settings, field.name) for field in fields(_Split)[:-1]}
-    return _Split(**chosen, partitions=partitions)
+def check(settings: Settings, partitions: int) -> ClientData:
+    """One client's data after all have agreed, or the DataError that any of them would raise."""
+    split = Split.of(settings)
+    sites = _sites(split, partitions)
+    if not sites:
+        _shares(split, partitions)
+    names = [name for name, _ in sites] or ["0"]
+    clients = {name: load(settings, number, partitions) for number, name in enumerate(names)}
+    try:
+        agreement = Agreement.of({name: data.claim(settings.scale) for name, data in clients.items()})
+    except Disagreement as error:
+        raise DataError(str(error)) from None
+    return clients[names[0]].agreed(agreement, settings.scale)
+
+
+def simulated_sites(dataset: str) -> list[str]:
+    """The names of the sites where `dataset` is a folder of them; none for any other."""
+    return list(sites_in(Path(dataset))) if Path(dataset).is_dir() else []
+
+
+def _sites(split: Split, partitions: int) -> list[tuple[str, str]]:
+    """Name and source of every site where each has its own; none where they share a pool."""
+    if FUNCTION.fullmatch(split.dataset):
+        return [(str(number), split.dataset) for number in range(partitions)]
+    if not Path(split.dataset).is_dir():
+        return []
+    found = sites_in(Path(split.dataset))
+    if len(found) != partitions:
+        raise DataError(
+            f"{split.dataset} holds {len(found)} sites ({', '.join(found)}), not {partitions}; "
+            f"give --clients {len(found)}."
+        )
+    return [(name, str(path)) for name, path in found.items()]
 
 
 @lru_cache(maxsize=4)
-def _shares(split: _Split) -> tuple[Pool, list[Share]]:
+def _shares(split: Split, clients: int) -> tuple[Pool, list[Share]]:
     """Every client's share as indices, and the pool they point into."""
     datasets = mixed_pair(split.dataset) if split.layout == "mixed" else (split.dataset,)
-    _require_possible(split, datasets)
-    pool = read_pool(datasets, split.data_dir)
+    _require_possible(split, clients, datasets)
+    pool = read_pool(datasets, split.data_dir, split.class_names, split.task)
     _require_fitting(split, pool)
-    y, classes, clients, seed = pool.labels[0], len(pool.classes), split.partitions, split.seed
+    y, classes, seed = pool.labels[0], len(pool.classes), split.seed
     most = layouts.available(y, classes, split.layout, clients, split.groups)
     counts = layouts.counts_of(split.dataset, split.size, most)
     try:
@@ -114,25 +123,26 @@ def _shares(split: _Split) -> tuple[Pool, list[Share]]:
     return pool, shares
 
 
-def _require_possible(split: _Split, datasets: Sequence[str]) -> None:
+def _require_possible(split: Split, clients: int, datasets: Sequence[str]) -> None:
     """What is wrong whatever the files say; first, so that nobody waits for a download to hear it."""
     for dataset in datasets:
         require_known(dataset)
-    if split.partitions < 1:
-        raise DataError(f"A federation takes at least 1 client, not {split.partitions}.")
+        if split.class_names and dataset in NAMES:
+            raise DataError(f"classes names those of one's own data; {dataset} has its own.")
+    if clients < 1:
+        raise DataError(f"A federation takes at least 1 client, not {clients}.")
     if split.layout == "rotated" and split.groups not in (2, 4):
         raise DataError(
             f"layout=rotated takes 2 or 4 groups (turns of 180° or 90°), not groups={split.groups}."
         )
     groups = {"rotated": split.groups, "mixed": 2}.get(split.layout, 1)
-    if groups > split.partitions:
+    if groups > clients:
         raise DataError(
-            f"layout={split.layout} has {groups} groups and takes at least as many clients, "
-            f"not {split.partitions}."
+            f"layout={split.layout} has {groups} groups and takes at least as many clients, not {clients}."
         )
 
 
-def _require_fitting(split: _Split, pool: Pool) -> None:
+def _require_fitting(split: Split, pool: Pool) -> None:
     """What the layout needs of the data."""
     if not pool.classes and split.layout != "iid":
         raise DataError(
@@ -154,4 +164,5 @@ def _cut(pool: Pool, share: Share) -> ClientData:
             torch.rot90(x, share.quarter_turns, (2, 3)).contiguous() for x in (x_train, x_test)
         )
     y_train, y_test = pool.labels_of(share.train), pool.labels_of(share.test)
-    return ClientData(x_train, y_train, x_test, y_test, pool.classes, share.group)
+    measured = pool.inputs.dtype != torch.uint8
+    return ClientData(x_train, y_train, x_test, y_test, pool.classes, share.group, measured=measured)

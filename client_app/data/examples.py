@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayes_core.agreement import in_order
 from client_app.data.errors import DataError
 
 WHOLE, SPLIT = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
@@ -24,7 +25,9 @@ class Examples:
     x: Tensor  # uint8 images (n, channels, height, width), 0 … 255, or float32 images or vectors (n, features)
     y: np.ndarray  # int64 class numbers, or float32 targets
     classes: tuple[str, ...]  # in the order of the numbers; empty where the targets are numbers
+    declared: bool = False  # whether `classes` is the whole list in its order, or only what was found
     n_test: int | None = None  # how many, at the end, the source itself keeps for the test
+    features: tuple[str, ...] = ()  # the names of the columns of x, where they have names
 
 
 def read_arrays(
@@ -58,7 +61,8 @@ def read_arrays(
         [str(name) for name in _text(arrays["classes"]).tolist()] if "classes" in arrays else []
     )
     labels, classes = read_targets(y, source, named, task)
-    return Examples(x, labels, classes, len(parts[1][1]) if len(parts) > 1 else None)
+    n_test = len(parts[1][1]) if len(parts) > 1 else None
+    return Examples(x, labels, classes, declared=bool(named), n_test=n_test)
 
 
 def _inputs(x: np.ndarray, name: str, source: str) -> Tensor:
@@ -147,13 +151,6 @@ def _numbers(y: np.ndarray, source: str, declared: Sequence[str]) -> tuple[np.nd
                 f'{source} has the label "{word}", which is not among the classes {_list(declared)}.'
             )
     return np.array([known.index(word) for word in words])[numbers], tuple(declared)
-
-
-def in_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Sorted: as numbers where all of them are, else as text."""
-    if all(name.removeprefix("-").isdecimal() for name in names):
-        return tuple(sorted(set(names), key=int))
-    return tuple(sorted(set(names)))
 
 
 def _list(names: Sequence[str]) -> str:

@@ -34,7 +34,8 @@ DAMAGE = (AssertionError, EOFError, KeyError, OSError, RuntimeError, TypeError, 
 def require_known(dataset: str) -> None:
     if dataset not in NAMES and not dataset.endswith(".npz"):
         raise DataError(
-            f'There is no data set "{dataset}"; dataset takes {", ".join(NAMES)} or the path of an .npz file.'
+            f'There is no data set "{dataset}"; dataset takes {", ".join(NAMES)}, the path of an '
+            ".npz file or of a folder of sites, or package.module:function."
         )
 
 
@@ -50,9 +51,11 @@ def mixed_pair(dataset: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=2)
-def read_pool(datasets: tuple[str, ...], data_dir: str, classes: tuple[str, ...] = ()) -> Pool:
+def read_pool(
+    datasets: tuple[str, ...], data_dir: str, classes: tuple[str, ...] = (), task: str = "auto"
+) -> Pool:
     """The pool of these data sets; with several of them, the classes are only numbers unless both name the same."""
-    pools = [_read_one(name, Path(data_dir).expanduser().absolute(), classes) for name in datasets]
+    pools = [_read_one(name, Path(data_dir).expanduser().absolute(), classes, task) for name in datasets]
     if len(pools) == 1:
         return pools[0]
     first, second = pools
@@ -68,7 +71,7 @@ def read_pool(datasets: tuple[str, ...], data_dir: str, classes: tuple[str, ...]
     return Pool(inputs, first.brightest, (first.labels[0], second.labels[0]), names)
 
 
-def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...]) -> Pool:
+def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...], task: str) -> Pool:
     match dataset:
         case "digits":
             return _read_digits()
@@ -79,7 +82,7 @@ def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...]) -> Pool:
         case "mnist" | "fmnist":
             return _read_idx(dataset, data_dir)
         case file:
-            examples = read_arrays(read_npz(Path(file)), file, classes)
+            examples = read_arrays(read_npz(Path(file)), file, classes, task)
             return Pool(examples.x, BRIGHTEST, (examples.y,), examples.classes)
 
 

@@ -65,7 +65,7 @@ def test_the_run_cannot_choose_a_folder_at_a_site(
     site._site.cache_clear()
     far = tmp_path / "far"
     federate("run", grid=sites(far, count=2), data_dir="/chosen/by/the/coordinator", rounds=1)
-    assert asked == [str(far / "disk-0" / "data"), str(far / "disk-1" / "data")]
+    assert set(asked) == {str(far / "disk-0" / "data"), str(far / "disk-1" / "data")}
 
 
 def test_a_site_without_a_disk_of_its_own_takes_no_part(federate: Federate) -> None:

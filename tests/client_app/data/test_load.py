@@ -41,7 +41,7 @@ def test_the_second_load_is_a_look_up_and_the_cache_is_bounded(settings, monkeyp
     monkeypatch.setattr(data, "CACHE_BYTES", 3 * 150 * 64 * 4)  # three clients of 150 images of 8×8 floats
     for partition in range(1, 10):
         load(settings(), partition, 10)
-    assert sorted(partition for _, partition in data._clients) == [7, 8, 9]
+    assert sorted(partition for *_, partition in data._clients) == [7, 8, 9]
     again = load(settings(), 0, 10)
     assert again is not first
     assert digest(again) == digest(first)
@@ -60,7 +60,7 @@ def test_another_seed_is_another_split(settings) -> None:
 @pytest.mark.parametrize("groups", [2, 4])
 def test_rotation_pixel_by_pixel(settings, groups: int) -> None:
     chosen = settings(layout="rotated", groups=groups, size="5+5")
-    pool, shares = data._shares(data._split_of(chosen, 8))
+    pool, shares = data._shares(data.Split.of(chosen), 8)
     for partition, share in enumerate(shares):
         client = load(chosen, partition, 8)
         assert client.group == partition * groups // 8
@@ -113,8 +113,8 @@ def test_mixed_holds_both_data_sets(settings, tmp_path, write_set) -> None:
         (
             {"dataset": "cifar"},
             2,
-            'There is no data set "cifar"; dataset takes digits, mnist, fmnist, cifar10, svhn or the path of an '
-            ".npz file.",
+            'There is no data set "cifar"; dataset takes digits, mnist, fmnist, cifar10, svhn, the path of an '
+            ".npz file or of a folder of sites, or package.module:function.",
         ),
         ({}, 0, "A federation takes at least 1 client, not 0."),
         (

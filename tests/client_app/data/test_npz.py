@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from client_app.data import DataError, check, load
-from client_app.data.examples import in_order
 from client_app.data.sources import read_pool
 
 Write = Callable[..., str]
@@ -87,8 +86,6 @@ def test_labels(write: Write, y: list, declared: tuple, classes: tuple, labels: 
 
 def test_class_names_in_the_file(write: Write) -> None:
     assert pool(write(x=VECTORS, y=LABELS, classes=["x", "y", "z"])).classes == ("x", "y", "z")
-    assert in_order(["10", "9", "-1"]) == ("-1", "9", "10")
-    assert in_order(["10", "9", "a"]) == ("10", "9", "a")
 
 
 class Trap:

@@ -1,0 +1,206 @@
+"""What all sites agree on before the first round, so that a file at each of them means the same thing everywhere.
+
+The classes and their order, the columns and their order, and the scale of inputs and targets. Each site claims what
+it has; the server makes one agreement of all claims, and every message to a site carries it.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SMALLEST_DEVIATION = 1e-12  # below, a feature is constant and only its mean is taken off
+
+
+class Disagreement(ValueError):
+    """Claims that do not fit together; its text names two sites and is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of each of several numbers, over n examples."""
+
+    n: int
+    mean: tuple[float, ...]
+    variance: tuple[float, ...]
+
+    @classmethod
+    def pooled(cls, parts: Iterable["Moments"]) -> "Moments":
+        """Those of all parts' examples together: the variance within the parts and that between their means."""
+        parts = list(parts)
+        n = sum(part.n for part in parts)
+        mean = [sum(part.n * value for part, value in zip(parts, column, strict=True)) / n
+                for column in zip(*(part.mean for part in parts), strict=True)]  # fmt: skip
+        variance = [
+            sum(part.n * (part.variance[k] + (part.mean[k] - centre) ** 2) for part in parts) / n
+            for k, centre in enumerate(mean)
+        ]
+        return cls(n, tuple(mean), tuple(variance))
+
+    @property
+    def deviation(self) -> tuple[float, ...]:
+        """What to divide by: 1 for a constant."""
+        roots = [math.sqrt(value) for value in self.variance]
+        return tuple(root if root > SMALLEST_DEVIATION else 1.0 for root in roots)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one site has. `inputs` and `target` are given only where they are to be scaled together."""
+
+    shape: tuple[int, ...]  # of one example
+    classes: tuple[str, ...]  # empty where the targets are numbers
+    declared: bool  # whether that is the whole list in its order, or only what was found here
+    features: tuple[str, ...] = ()  # names of columns, where they have names
+    inputs: Moments | None = None  # of the training inputs, for each feature of vectors or channel of images
+    target: Moments | None = None  # of the training targets, where they are numbers
+
+    def inputs_by(self, features: tuple[str, ...]) -> Moments | None:
+        """The moments of the inputs, their columns in this order."""
+        if self.inputs is None or self.features == features:
+            return self.inputs
+        order = [self.features.index(name) for name in features]
+        mean, variance = self.inputs.mean, self.inputs.variance
+        return Moments(self.inputs.n, tuple(mean[k] for k in order), tuple(variance[k] for k in order))
+
+    def write(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> "Claim":
+        """ValueError, TypeError or KeyError for what is no claim: it comes from another machine."""
+        said = json.loads(text)
+        return cls(
+            shape=tuple(int(size) for size in said["shape"]),
+            classes=tuple(str(name) for name in said["classes"]),
+            declared=bool(said["declared"]),
+            features=tuple(str(name) for name in said["features"]),
+            inputs=_moments(said["inputs"]),
+            target=_moments(said["target"]),
+        )
+
+
+def _moments(said: Mapping[str, object] | None) -> Moments | None:
+    if said is None:
+        return None
+    n, mean, variance = int(str(said["n"])), _numbers(said["mean"]), _numbers(said["variance"])
+    if (
+        n < 1
+        or len(mean) != len(variance)
+        or not all(map(math.isfinite, (*mean, *variance)))
+        or min(variance) < 0
+    ):
+        raise ValueError("impossible moments")
+    return Moments(n, mean, variance)
+
+
+def _numbers(said: object) -> tuple[float, ...]:
+    if not isinstance(said, list):
+        raise TypeError("numbers are a list")
+    return tuple(float(number) for number in said)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What holds at every site of a run; kept with its models."""
+
+    classes: tuple[str, ...] = ()  # in the order of the network's outputs; empty for a regression
+    features: tuple[str, ...] = ()  # in the order of the network's inputs, where they have names
+    mean: tuple[float, ...] = ()  # of the inputs; empty where each site, or nobody, scales
+    deviation: tuple[float, ...] = ()
+    target_mean: float | None = None
+    target_deviation: float | None = None
+
+    def write(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> "Agreement":
+        said: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()
+        }
+        return cls(**said)
+
+    @classmethod
+    def of(cls, claims: Mapping[str, Claim]) -> "Agreement":
+        """Of all sites by their names; a Disagreement names two of them."""
+        for first, second in zip(claims, list(claims)[1:], strict=False):
+            _compare(first, claims[first], second, claims[second])
+        all_claims = list(claims.values())
+        features = all_claims[0].features
+        inputs = [moments for claim in all_claims if (moments := claim.inputs_by(features))]
+        targets = [claim.target for claim in all_claims if claim.target]
+        scale = Moments.pooled(inputs) if len(inputs) == len(claims) else None
+        target = Moments.pooled(targets) if len(targets) == len(claims) else None
+        return cls(
+            classes=_classes(claims),
+            features=features,
+            mean=scale.mean if scale else (),
+            deviation=scale.deviation if scale else (),
+            target_mean=target.mean[0] if target else None,
+            target_deviation=target.deviation[0] if target else None,
+        )
+
+
+def _compare(one: str, a: Claim, other: str, b: Claim) -> None:
+    both = f'Sites "{one}" and "{other}"'
+    if bool(a.classes) != bool(b.classes):
+        has, lacks = (one, other) if a.classes else (other, one)
+        raise Disagreement(
+            f'{both} differ in their task: "{has}" has classes, "{lacks}" has numbers as targets; '
+            "say which with task=classification or task=regression."
+        )
+    if sorted(a.features) != sorted(b.features):
+        mine, yours = sorted(set(a.features) - set(b.features)), sorted(set(b.features) - set(a.features))
+        raise Disagreement(
+            f'{both} have different columns: "{one}" alone has {_list(mine)}, "{other}" {_list(yours)}.'
+        )
+    if a.shape != b.shape:
+        raise Disagreement(
+            f"{both} have examples of different shapes: {_shape(a.shape)} and {_shape(b.shape)}."
+        )
+    for moments in (a.inputs, a.target, b.inputs, b.target):
+        if moments and len(moments.mean) not in (1, a.shape[0]):
+            raise Disagreement(f"{both} do not describe their inputs alike.")
+
+
+def _classes(claims: Mapping[str, Claim]) -> tuple[str, ...]:
+    """The list that somebody declares, or all that were found, sorted."""
+    author = next((name for name, claim in claims.items() if claim.declared), None)
+    if author is None:
+        return in_order([name for claim in claims.values() for name in claim.classes])
+    classes = claims[author].classes
+    for name, claim in claims.items():
+        fits = claim.classes == classes if claim.declared else set(claim.classes) <= set(classes)
+        if not fits:
+            raise Disagreement(
+                f'Sites "{author}" and "{name}" differ in their classes: {_list(classes)} and {_list(claim.classes)}.'
+            )
+    return classes
+
+
+def in_order(names: Sequence[str]) -> tuple[str, ...]:
+    """Without repetitions, sorted: as numbers where all of them are, else as text."""
+    if all(name.removeprefix("-").isdecimal() for name in names):
+        return tuple(sorted(set(names), key=int))
+    return tuple(sorted(set(names)))
+
+
+def standardised(x: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """(x − mean) / deviation for each feature of vectors (n, features) or channel of images (n, channels, …)."""
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    centre, width = (torch.tensor(part, dtype=torch.float64).view(shape) for part in (mean, deviation))
+    return ((x.cpu().double() - centre) / width).to(x.device, torch.float32)
+
+
+def _list(names: Sequence[str]) -> str:
+    quoted = ", ".join(f'"{name}"' for name in names[:12])
+    return quoted + (", …" if len(names) > 12 else "") if names else "none"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]} features" if len(shape) == 1 else "×".join(map(str, shape))

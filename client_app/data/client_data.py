@@ -1,0 +1,81 @@
+"""What one client holds, before and after the sites have agreed on classes, columns and scale."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayes_core.agreement import Agreement, Claim, Moments, standardised
+from client_app.data.errors import DataError
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """Shared between calls of `load`: never change the tensors in place."""
+
+    x_train: Tensor  # float32: images (n, channels, height, width), from bytes in [−1, 1], or vectors (n, features)
+    y_train: Tensor  # int64 classes or float32 targets (n,)
+    x_test: Tensor
+    y_test: Tensor
+    classes: tuple[str, ...]  # their names, in the order of the labels; empty where the targets are numbers
+    group: int | None = None  # the true group of this client in the layouts rotated and mixed, else None
+    features: tuple[str, ...] = ()  # the names of the columns of x, where they have names
+    declared: bool = True  # whether `classes` is the whole list in its order, or only what was found here
+    measured: bool = False  # whether x are measurements on some scale, and not bytes of images
+    agreement: Agreement = field(default_factory=Agreement)  # what x and y are scaled and ordered by
+
+    def claim(self, scale: str) -> Claim:
+        """What this client brings into the agreement; moments only where all sites scale together."""
+        pooled = scale == "pooled"
+        return Claim(
+            shape=tuple(self.x_train.shape[1:]),
+            classes=self.classes,
+            declared=self.declared,
+            features=self.features,
+            inputs=_moments(self.x_train) if pooled and self.measured else None,
+            target=_moments(self.y_train[:, None]) if pooled and not self.classes else None,
+        )
+
+    def agreed(self, agreement: Agreement, scale: str) -> "ClientData":
+        """The same examples with the classes, the order of columns and the scale that all sites have."""
+        data = self._ordered(agreement)._named(agreement)
+        if scale == "site":
+            agreement = replace(Agreement.of({"": data.claim("pooled")}), classes=agreement.classes)
+        changes: dict[str, Any] = {"agreement": agreement}
+        if agreement.mean and self.measured:
+            for part in ("x_train", "x_test"):
+                changes[part] = standardised(getattr(data, part), agreement.mean, agreement.deviation)
+        if agreement.target_mean is not None and agreement.target_deviation is not None:
+            for part in ("y_train", "y_test"):
+                changes[part] = (getattr(data, part) - agreement.target_mean) / agreement.target_deviation
+        return replace(data, **changes)
+
+    def _ordered(self, agreement: Agreement) -> "ClientData":
+        if self.features == agreement.features:
+            return self
+        if sorted(self.features) != sorted(agreement.features):
+            raise DataError(
+                f"The columns here are {', '.join(self.features)}, not {', '.join(agreement.features)}."
+            )
+        order = [self.features.index(name) for name in agreement.features]
+        x_train, x_test = self.x_train[:, order], self.x_test[:, order]
+        return replace(self, x_train=x_train, x_test=x_test, features=agreement.features)
+
+    def _named(self, agreement: Agreement) -> "ClientData":
+        if self.classes == agreement.classes:
+            return self
+        if unknown := [name for name in self.classes if name not in agreement.classes]:
+            raise DataError(
+                f'The class "{unknown[0]}" here is not among those of the federation: {", ".join(agreement.classes)}.'
+            )
+        place = torch.tensor([agreement.classes.index(name) for name in self.classes])
+        y_train, y_test = place[self.y_train], place[self.y_test]
+        return replace(self, y_train=y_train, y_test=y_test, classes=agreement.classes)
+
+
+def _moments(x: Tensor) -> Moments:
+    """Of each feature of vectors (n, features) or channel of images (n, channels, …)."""
+    wide, others = x.double(), [axis for axis in range(x.ndim) if axis != 1]
+    mean, variance = wide.mean(others), wide.var(others, correction=0)
+    return Moments(len(x), tuple(mean.tolist()), tuple(variance.tolist()))
