@@ -3,14 +3,14 @@
 cFedBayes, round 0: Ψ_ij = ½[KL(w_i‖w_j) + KL(w_j‖w_i)], similarity Φ = 1/(Ψ+ι) with a zero diagonal (1/ι
 would swamp everything else), spectral clustering on Φ.
 
-Ψ of N uploads is a handful of matrix products. With precision p = 1/σ² and both directions added, the log σ
-terms cancel in the Gaussian family:
+Ψ of N uploads is one matrix product over all weights. With precision p = 1/σ² the directed divergence of Gaussians is
 
-    2·(KL_ij + KL_ji) = Σ_m (σ_i² + (μ_i−μ_j)²)·p_j + (σ_j² + (μ_i−μ_j)²)·p_i − 2
+    KL_ij = ½ Σ_m [(σ_i² + (μ_i−μ_j)²)·p_j − 1] + log σ_j − log σ_i
 
-and Σ (μ_i−μ_j)²·p_j = μ_i²·p_j − 2 μ_i·(μ_j p_j) + Σ μ_j² p_j. μ is centred first (by the
-median: an absurd upload must not carry the centre away) and everything is in float64, so that large, nearly equal
-means lose no digits.
+where Σ (μ_i−μ_j)²·p_j = μ_i²·p_j − 2 μ_i·(μ_j p_j) + Σ μ_j² p_j, and the log σ cancel when both directions are
+added. Whatever depends on i alone or on j alone is a sum, the rest a product of a row of factors of i and one of j. μ
+is centred first (by the median of a few: an absurd upload must not carry the centre away) and everything is in
+float64, so that large, nearly equal means lose no digits.
 """
 
 from dataclasses import dataclass
@@ -26,41 +26,58 @@ from bayes_core.families import Family, SpikeSlab
 IOTA = 1e-6
 STANDS_OUT = 5.0
 SMALLEST_GAP = 0.005
-BLOCK = 65536  # weights at a time: float64 copies of all uploads at once would not fit for large T
+BLOCK = 2**19  # numbers in a block of uploads × weights: in float64 it fits a processor's cache
+VOTERS = 9  # uploads that the centre is the median of
 Matrix = NDArray[np.float64]
 
 
 def symmetric_kl_matrix(stack: Tensor, family: Family) -> Tensor:
     """Ψ (N, N) in float64 for uploads (N, rows, T), λ as a probability."""
-    blocks = _spike_slab_block if isinstance(family, SpikeSlab) else _gaussian_block
-    n = len(stack)
-    psi = torch.zeros(n, n, dtype=torch.float64)
-    for start in range(0, stack.shape[2], BLOCK):
-        psi += blocks(stack[:, :, start : start + BLOCK].double())
-    psi = (psi + psi.T) / 2
+    n, _, size = stack.shape
+    factors = _spike_slab_factors if isinstance(family, SpikeSlab) else _gaussian_factors
+    directed = torch.zeros(n, n, dtype=torch.float64)
+    width = max(BLOCK // n, 256)
+    voters = torch.linspace(0, n - 1, min(n, VOTERS)).round().long()
+    for start in range(0, size, width):
+        v = stack[:, :, start : start + width].to(torch.float64, copy=True)
+        mu = v[:, 0].sub_(v[voters, 0].median(0).values)
+        of_i, of_j, only_i, only_j = factors(v, mu)
+        directed.addmm_(of_i, of_j.T).add_(only_i[:, None]).add_(only_j)
+    psi = (directed + directed.T) / 2
     return psi.fill_diagonal_(0).clamp_min_(0)
 
 
-def _gaussian_block(v: Tensor) -> Tensor:
-    """Twice the sum over this block, before it is made symmetric: ½·directed KL without its log terms."""
-    mu = v[:, 0] - v[:, 0].median(0).values
-    variance = softplus(v[:, 1]).square()
-    precision = 1 / variance
-    cross = (variance + mu.square()) @ precision.T - 2 * mu @ (mu * precision).T
-    return 0.5 * (cross + (mu.square() * precision).sum(1) - v.shape[2])
+Factors = tuple[Tensor, Tensor, Tensor, Tensor]  # KL_ij of a block is of_i · of_j + only_i + only_j
 
 
-def _spike_slab_block(v: Tensor) -> Tensor:
-    """Directed KL_ij = Σ KL(Bern λ_i ‖ Bern λ_j) + Σ λ_i·KL(N_i ‖ N_j), as products."""
-    mu = v[:, 0] - v[:, 0].median(0).values
+def _gaussian_factors(v: Tensor, mu: Tensor) -> Factors:
+    """Without log σ, which cancels."""
+    variance = softplus(v[:, 1]).square_()
+    precision = variance.reciprocal()
+    pull = mu * precision
+    only_j = 0.5 * torch.linalg.vecdot(mu, pull)
+    of_i = torch.cat([variance.addcmul_(mu, mu).mul_(0.5), mu], 1)
+    return (
+        of_i,
+        torch.cat([precision, pull.neg_()], 1),
+        torch.full((len(v),), -0.5 * v.shape[2]).to(v),
+        only_j,
+    )
+
+
+def _spike_slab_factors(v: Tensor, mu: Tensor) -> Factors:
+    """Σ KL(Bern λ_i ‖ Bern λ_j) + Σ λ_i·KL(N_i ‖ N_j); (1−λ_i)·log(1−λ_j) is split into its two terms."""
     sigma = softplus(v[:, 1])
-    precision, log_sigma, on = sigma.pow(-2), sigma.log(), v[:, 2].clamp(1e-12, 1 - 1e-12)
-    spread = on * (sigma.square() + mu.square())
-    slab = spread @ precision.T - 2 * (on * mu) @ (mu * precision).T + on @ (mu.square() * precision).T
-    slab = 0.5 * (slab - on.sum(1, keepdim=True)) + on @ log_sigma.T - (on * log_sigma).sum(1, keepdim=True)
-    off = 1 - on
-    entropy = (torch.xlogy(on, on) + torch.xlogy(off, off)).sum(1, keepdim=True)
-    return slab + entropy - on @ on.log().T - off @ off.log().T
+    on = v[:, 2].clamp_(1e-12, 1 - 1e-12)
+    log_on, log_off, log_sigma = on.log(), (-on).log1p_(), sigma.log()
+    variance = sigma.square_()
+    precision = variance.reciprocal()
+    pull = mu * precision
+    only_i = torch.linalg.vecdot(on, log_on - log_off - log_sigma - 0.5) + log_off.sum(1)
+    only_j = -log_off.sum(1)
+    of_i = torch.cat([variance.addcmul_(mu, mu).mul_(on).mul_(0.5), mu * on, on], 1)
+    slab = (mu * pull).mul_(0.5).add_(log_sigma).sub_(log_on).add_(log_off)
+    return of_i, torch.cat([precision, pull.neg_(), slab], 1), only_i, only_j
 
 
 def affinity(psi: Tensor) -> Matrix:
