@@ -15,6 +15,10 @@ from fedbayes.keys import CA_CERTIFICATE, SITE_KEY
 from fedbayes.settings import NAME
 
 FLEET_PORT = 9092
+REFUSED = (
+    "(Exit code 305 means refused: the coordinator does not know this key, which `fedbayes coordinator DIR --register` "
+    "there changes; or this site runs already, or was killed less than a minute ago: start it again then.)"
+)  # Flower's own words do not say so
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ def start(folder: Path, address: str, config: SiteConfig, extra: Sequence[str]) 
         "--root-certificates", str(folder / CA_CERTIFICATE), "--auth-supernode-private-key", str(folder / SITE_KEY),
         "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config.node_config(), *extra,
     ]  # fmt: skip
-    print(f"$ {shlex.join(command)}", flush=True)
+    print(f"$ {shlex.join(command)}")
+    print(REFUSED, flush=True)
     os.umask(0o077)  # the personal model is this site's alone
     home = {"FLWR_HOME": str(folder / "flower"), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
     os.execve(command[0], command, environment() | home)

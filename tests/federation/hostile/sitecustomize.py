@@ -1,0 +1,34 @@
+"""A hostile site: its own Flower spoils what its ClientApp sends, in each round of a run in another way.
+
+Python imports this file by itself when the folder is in PYTHONPATH.
+"""
+
+import sys
+
+if any(word.endswith("flwr-clientapp") for word in sys.orig_argv):
+    import flwr.supernode.runtime.run_clientapp as runtime
+    import numpy as np
+    from flwr.app import Array, ArrayRecord
+
+    honest = runtime.push_message
+
+    def spoilt(rows: dict[str, np.ndarray], server_round: str) -> dict[str, np.ndarray]:
+        match server_round:
+            case "1":
+                rows["mu"][5] = np.nan
+            case "2":
+                return {name: row[:-1] for name, row in rows.items()}
+            case "3":
+                return rows | {"lambda": np.full_like(rows["mu"], 0.5)}
+            case "4":
+                return {name: row * np.float32(1e6) for name, row in rows.items()}
+        return rows
+
+    def push_message(client, message, context):  # type: ignore[no-untyped-def]
+        if message.has_content() and "w" in message.content:
+            rows = {name: array.numpy().copy() for name, array in message.content["w"].items()}
+            rows = spoilt(rows, message.metadata.group_id)
+            message.content["w"] = ArrayRecord({name: Array(row) for name, row in rows.items()})
+        honest(client, message, context)
+
+    runtime.push_message = push_message

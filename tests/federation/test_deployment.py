@@ -1,0 +1,384 @@
+"""A real federation over gRPC, TLS and node authentication, and every fault that it must survive.
+
+One federation of four sites for all tests, which follow each other: `make test-federation` runs them, in some minutes
+(Flower gives up a dead node after 60 s).
+"""
+
+import fcntl
+import inspect
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from deployed import Deployment, Running, family, interrupt, until
+from flwr.app import Message
+from harness import SMALL, Outcome
+from inprocess import InProcessGrid
+from safetensors import safe_open
+
+from fedbayes import deploy
+from fedbayes.flower import environment, free_port, program
+from fedbayes.keys import make_keys
+
+pytestmark = pytest.mark.deployment
+Federate = Callable[..., Outcome]
+SITES = 4
+SETTINGS = {key.replace("-", "_"): value for key, value in SMALL.items()}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    federation = Deployment(tmp_path_factory.mktemp("federation"), SITES)
+    try:
+        federation.start_coordinator()
+        sites = [federation.launch_site(number) for number in range(SITES)]
+        for site in sites:
+            site.hears("SuperNode ID")
+        yield federation
+    finally:
+        federation.end()
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def tag(file: Path) -> int:
+    """The round after which a personal model was saved."""
+    with safe_open(file, framework="numpy") as stored:
+        return int(stored.metadata()["round"])
+
+
+def statuses(run: Outcome, server_round: int) -> dict[str, str]:
+    return {row["site"]: row["status"] for row in run.clients if row["round"] == str(server_round)}
+
+
+# ---------------------------------------------------------------- a calm run, watched and knocked at from outside
+
+
+def test_a_run_ends_as_the_simulation_of_its_seed_whoever_knocks_meanwhile(
+    federation: Deployment, federate: Federate
+) -> None:
+    run = federation.run("calm", **SETTINGS)
+    threads = [
+        threading.Thread(target=knock, args=(federation,)) for knock in (wrong_key, wrong_authority, no_tls)
+    ]
+    failures: list[Any] = []
+    hook, threading.excepthook = threading.excepthook, failures.append
+    for thread in threads:
+        thread.start()
+    assert run.ends() == 0, run.said
+    for thread in threads:
+        thread.join()
+    threading.excepthook = hook
+    assert not failures, failures[0].exc_value
+
+    calm = federation.outcome("calm")
+    simulated = federate(
+        "simulated", clients=SITES
+    )  # in this process; test_simulation.py holds it against Flower's
+    assert calm.metrics == simulated.metrics and len(calm.metrics) == 5
+    assert (calm.tensors["w"] == simulated.tensors["w"]).all()
+    assert "4 rounds, 4 sites, 0 failed replies" in run.said
+    assert f"Run folder:   {federation.folder}/runs/calm at the coordinator of lan" in run.said
+    last = calm.rows[-1]
+    accuracy = re.search(r"│ accuracy +│ +([\d.]+) │ +([\d.]+) │", run.said)
+    assert accuracy and [float(one) for one in accuracy.groups()] == [
+        round(float(last[column]), 4) for column in ("pm_accuracy", "gm_accuracy")
+    ]
+
+
+def wrong_key(federation: Deployment) -> None:
+    """A key that nobody registered."""
+    stranger = federation.folder / "stranger"
+    make_keys(stranger, ["127.0.0.1"], 1)
+    shutil.copy(federation.folder / "keys/coordinator/ca.crt", stranger / "site-0/ca.crt")
+    site = knock(federation, stranger / "site-0", "stranger")
+    assert site.ends() != 0
+    assert "Exit Code: 305" in site.said and "the coordinator does not know this key" in site.said
+    federation.running["coordinator"].hears("No SuperNode found with the given public key")
+
+
+def wrong_authority(federation: Deployment) -> None:
+    """A site that trusts another CA must not talk to this coordinator."""
+    other = federation.folder / "other"
+    make_keys(other, ["127.0.0.1"], 1)
+    site = knock(federation, other / "site-0", "other")
+    assert site.ends() == 2
+    assert f"Whoever answers at {federation.fleet} is not the coordinator" in site.said
+    said = flower_supernode(federation, "--root-certificates", str(other / "site-0/ca.crt"))
+    assert "CERTIFICATE_VERIFY_FAILED" in said, said
+
+
+def no_tls(federation: Deployment) -> None:
+    """Flower's own program without TLS, with a key and without; and with TLS but no key at all."""
+    key = ("--auth-supernode-private-key", str(federation.folder / "keys/site-0/site.key"))
+    assert "SuperNode authentication requires a secure TLS connection" in flower_supernode(
+        federation, "--insecure", *key
+    )
+    assert "Socket closed" in flower_supernode(federation, "--insecure")
+    authority = ("--root-certificates", str(federation.folder / "keys/coordinator/ca.crt"))
+    assert "All SuperNodes must be registered" in flower_supernode(federation, *authority)
+
+
+def knock(federation: Deployment, folder: Path, name: str) -> Running:
+    return federation.command("site", str(folder), "--at", federation.fleet, "--share", "0/4", log=name)
+
+
+def flower_supernode(federation: Deployment, *words: str) -> str:
+    """What Flower's program says before it gives up."""
+    command = [str(program("flower-supernode")), "--superlink", federation.fleet, "--max-retries", "1"]
+    done = subprocess.run(
+        [*command, "--port", str(free_port()), *words],
+        env=environment() | federation.environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 1 and "SuperNode ID" not in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_fleet_port_speaks_tls_and_http2_and_nothing_else(federation: Deployment) -> None:
+    host, port = federation.fleet.split(":")
+    context = ssl.create_default_context(cafile=federation.folder / "keys/coordinator/ca.crt")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with (
+        socket.create_connection((host, int(port)), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        assert secure.selected_alpn_protocol() == "h2" and secure.version() in ("TLSv1.2", "TLSv1.3")
+        secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+        frame = secure.recv(9)
+        assert frame[3] == 4, "a SETTINGS frame: whoever answers speaks HTTP/2"
+    for hello in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"):
+        with socket.create_connection((host, int(port)), timeout=30) as plain:
+            plain.sendall(hello)
+            plain.settimeout(30)
+            try:
+                answer = plain.recv(100)
+            except ConnectionResetError:
+                answer = b""
+        assert not answer.startswith((b"HTTP", b"\x00")), answer  # at most a TLS alert, then the end
+
+
+def test_the_control_port_listens_on_loopback_unless_told_otherwise(federation: Deployment) -> None:
+    defaults = inspect.signature(deploy.coordinator).parameters
+    assert defaults["control"].default == "127.0.0.1:8000" and defaults["listen"].default == "0.0.0.0:9092"
+    port = int(federation.control.split(":")[1])
+    listening = {
+        connection.laddr.ip
+        for process in family(federation.running["coordinator"].process)
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    }
+    assert listening == {"127.0.0.1"}
+
+
+def test_what_a_site_keeps_and_what_the_coordinator_never_sees(federation: Deployment) -> None:
+    for number in range(SITES):
+        state = federation.state(number, "calm")
+        assert sorted(file.name for file in state.iterdir()) == [
+            "personal.safetensors",
+            "previous.safetensors",
+        ]
+        assert tag(state / "personal.safetensors") == 4
+        assert not any(file.stat().st_mode & 0o077 for file in files_below(state)), "for its owner alone"
+    lines = (federation.folder / "site-1.lines").read_text().splitlines()
+    assert [re.sub(r"^\S+ \S+  ", "", line).split("  ")[:2] for line in lines] == [
+        ["calm", "round 1"], ["calm", "round 2"], ["calm", "round 3"], ["calm", "round 4"], ["calm", "after round 4:"],
+    ]  # fmt: skip
+    assert lines[0] in federation.running["site-1"].said
+    q = federation.state(0, "calm").joinpath("personal.safetensors").read_bytes()[-4000:]
+    at_the_coordinator = [
+        federation.folder / "coordinator.log",
+        *files_below(federation.folder / "runs"),
+        *(federation.folder / "keys/coordinator").glob("superlink.db*"),
+    ]
+    assert any("superlink.db" in file.name for file in at_the_coordinator)
+    for file in at_the_coordinator:
+        content = file.read_bytes()
+        assert b"disk-0" not in content and b"site-0.lines" not in content, f"{file} names a path of a site"
+        assert q not in content, f"{file} holds a personal model"
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_dead_and_stuck_sites_are_named_and_counted_and_rejoin_where_they_were(
+    federation: Deployment, federate: Federate
+) -> None:
+    """In one round: SIGKILL of a site, SIGKILL of a ClientApp, and a state that another process holds."""
+    rounds = 9
+    run = federation.run("storm", **SETTINGS | {"rounds": rounds, "round_timeout": 300})
+    federation.wait_for_round("storm", 2, run)
+    now = time.time()
+    files = {number: federation.state(number, "storm") / "personal.safetensors" for number in (1, 2, 3)}
+    holder = os.open(files[3].parent, os.O_RDONLY)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        apps = {number: federation.client_app(number, since=now) for number in (1, 2, 3)}
+        before = {number: file.read_bytes() for number, file in files.items()}
+        struck = federation.saved("storm") + 1
+        federation.running["site-1"].kill()
+        apps[2].kill()
+        federation.wait_for_round("storm", struck, run)
+    finally:
+        os.close(holder)
+    assert files[1].read_bytes() == before[1] and tag(files[1]) == struck - 1, (
+        "as of its last completed round"
+    )
+    federation.start_site(1)
+    assert run.ends() == 0, run.said
+
+    storm = federation.outcome("storm")
+    assert storm.state == "finished" and [row["round"] for row in storm.rows] == [
+        str(t) for t in range(rounds + 1)
+    ]
+    told = statuses(storm, struck)
+    assert told["site-0"] == "ok"
+    assert all(told[site].startswith("failed: ") for site in ("site-1", "site-2", "site-3")), told
+    assert "another process has been using the personal model of site site-3 for 60 s" in told["site-3"]
+    assert (storm.rows[struck]["clients_ok"], storm.rows[struck]["clients_failed"]) == ("1", "3")
+    for site in ("site-1", "site-2", "site-3"):
+        assert f"Site {site} dropped from this round" in run.said
+    assert float(storm.rows[struck]["seconds"]) < 300, "the dead are given up before the round's time is over"
+
+    after = range(struck + 1, rounds + 1)
+    assert {site for t in after for site, status in statuses(storm, t).items() if status != "ok"} <= {
+        "site-1"
+    }
+    mine = [t for t in after if statuses(storm, t).get("site-1") == "ok"]
+    assert mine == list(range(mine[0], rounds + 1)), "it is back, and stays"
+    lost = {(number, struck) for number in (1, 2, 3)} | {(1, t) for t in range(struck, mine[0])}
+    replayed = federate("replayed", grid=Lossy(lost), rounds=rounds)
+    assert (storm.tensors["w"] == replayed.tensors["w"]).all(), (
+        "as if nothing but those messages had been lost"
+    )
+    assert storm.metrics[-1] == replayed.metrics[-1]
+
+
+class Lossy(InProcessGrid):
+    """The same federation in this process, whose site i never gets its message of round t for (i, t) in `lost`."""
+
+    def __init__(self, lost: set[tuple[int, int]]) -> None:
+        super().__init__({}, SITES)
+        self.lost = lost
+
+    def _answer(self, message: Message) -> Message | None:
+        exchange = message.content.get("exchange")
+        number = list(self.contexts).index(message.metadata.dst_node_id)
+        if exchange is not None and (number, int(exchange["round"])) in self.lost:  # type: ignore[arg-type]
+            return None
+        return super()._answer(message)
+
+
+def test_a_hostile_site_and_one_without_disk_space(federation: Deployment, tmp_path: Path) -> None:
+    """Each round another kind of nonsense from one site, and a full (or read-only) disk at another."""
+    for number in (2, 3):
+        federation.running[f"site-{number}"].stop()
+    with no_space(tmp_path / "full") as full:
+        federation.start_site(2, state=full)
+        federation.start_site(3, PYTHONPATH=str(Path(__file__).parent / "hostile"))
+        run = federation.run("hostile", **SETTINGS | {"rounds": 5})
+        assert run.ends() == 0, run.said
+        federation.running["site-2"].stop()
+    hostile = federation.outcome("hostile")
+    reasons = {1: "not finite", 2: "shape", 3: "rows", 4: "beyond"}
+    for t, reason in reasons.items():
+        told = statuses(hostile, t)
+        assert told["site-3"].startswith("failed: ") and reason in told["site-3"], told
+        assert f"Site site-3 dropped from this round: {told['site-3'].removeprefix('failed: ')}" in run.said
+        assert re.fullmatch(
+            r"failed: (No space left on device|Permission denied|Read-only file system)", told["site-2"]
+        )
+        assert (hostile.rows[t]["clients_ok"], hostile.rows[t]["clients_failed"]) == ("2", "2")
+    assert statuses(hostile, 5)["site-3"] == "ok", "in round 5 it is honest"
+    assert hostile.tensors["w"].isfinite().all() and hostile.tensors["w"].abs().max() < 100
+    log = (federation.folder / "site-2.lines").read_text()
+    assert f"train failed: OSError: [Errno 28] No space left on device: '{full}" in log or str(full) in log
+    assert str(full) not in run.said, "the path stays at the site"
+    federation.running["site-3"].stop()
+    for number in (2, 3):
+        federation.start_site(number)
+
+
+@contextmanager
+def no_space(folder: Path) -> Iterator[Path]:
+    """A folder in which a personal model has no place: root gets a tiny disk, others one that is read-only."""
+    folder.mkdir()
+    if os.getuid() != 0:
+        folder.chmod(0o500)
+        yield folder
+        return
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("root, but not allowed to mount a small disk: nothing here is ever full or read-only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_stopped_by_hand_and_killed_at_the_coordinator_a_run_is_resumed(
+    federation: Deployment, federate: Federate
+) -> None:
+    first = federation.run("resumed", **SETTINGS | {"rounds": 6})
+    federation.wait_for_round("resumed", 1, first)
+    interrupt(first)
+    assert first.ends() == 130
+    saved = federation.saved("resumed")
+    assert (
+        f"{saved} of 6 rounds are saved in {federation.folder}/runs/resumed at the coordinator of lan."
+        in first.said
+    )
+    assert "Resume with:  fedbayes run --resume resumed --on lan" in first.said
+    until(lambda: federation.outcome("resumed").state == "stopped", "the state at the coordinator")
+
+    second = federation.resume("resumed")
+    federation.wait_for_round("resumed", saved + 1, second)
+    federation.running["coordinator"].kill()
+    federation.start_coordinator()
+    assert second.ends() == 1
+    assert "Resume with:  fedbayes run --resume resumed --on lan" in second.said
+
+    third = federation.resume("resumed")
+    assert third.ends() == 0, third.said
+    resumed = federation.outcome("resumed")
+    calm = federate("undisturbed", clients=SITES, rounds=6)
+    assert [row["round"] for row in resumed.rows] == [str(t) for t in range(7)]
+    assert resumed.metrics == calm.metrics and resumed.state == "finished"
+    fourth = federation.resume("resumed")
+    assert (
+        fourth.ends() == 1
+        and "The run resumed is finished (6 rounds); train longer with rounds=12" in fourth.said
+    )
+
+
+def test_a_removed_site_is_shut_out_and_too_few_sites_are_a_clear_end(federation: Deployment) -> None:
+    (federation.folder / "keys/coordinator/sites/site-3.pub").unlink()
+    sync = federation.command("coordinator", "keys/coordinator", "--register", log="register")
+    assert sync.ends() == 0 and "Removed site-3" in sync.said, sync.said
+    federation.running["site-3"].stop()
+    refused = federation.launch_site(3)
+    run = federation.run("few", **SETTINGS | {"min_clients": SITES, "wait_timeout": 5})
+    assert run.ends() == 1
+    assert "Only 3 of at least 4 clients connected within 5 s." in run.said
+    assert refused.ends() != 0 and "Exit Code: 305" in refused.said
+    for number in range(3):
+        federation.running[f"site-{number}"].stop()
+    run = federation.run("none", **SETTINGS | {"wait_timeout": 5})
+    assert run.ends() == 1
+    assert "Only 0 of at least 1 clients connected within 5 s." in run.said
+    assert not (federation.folder / "runs/none").exists()
