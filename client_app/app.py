@@ -16,7 +16,8 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from bayes_core.calibration import scale
-from bayes_core.flat import fingerprint
+from bayes_core.flat import fingerprint, shapes_of
+from bayes_core.histograms import entropy_counts, weight_counts
 from bayes_core.metrics import tally
 from bayes_core.predict import point_probabilities
 from bayes_core.streams import seed_of
@@ -27,7 +28,15 @@ from client_app.confidence import calibration, temperature, training_uncertainty
 from client_app.data import DataError
 from client_app.discretion import SiteError, public
 from client_app.method import ClientMethod, Tensors, buffers_in, load
-from client_app.site import Site, agreement_of, find_site, is_real, settings_of, site_name
+from client_app.site import (
+    Site,
+    agreement_of,
+    find_site,
+    is_real,
+    settings_of,
+    shares_labels,
+    site_name,
+)
 from client_app.store import Store
 from fedbayes.settings import Settings
 
@@ -79,6 +88,8 @@ def hello(message: Message, context: Context) -> Message:
             "group": -1 if data.group is None else data.group,
             "partitions": int(context.node_config.get("num-partitions", 0)),
         }
+        if shares_labels(context):
+            said["labels"] = torch.bincount(data.y_train, minlength=len(data.classes)).tolist()
     except (DataError, ValueError) as error:
         said["error"] = public(error) if is_real(context) else str(error)
         if is_real(context):
@@ -163,6 +174,8 @@ def _measure(
     tallies: dict[str, MetricRecord] = {}
     nonzero: dict[str, float] = {}  # of sparse models
     temperatures: dict[str, float] = {}  # where they are fitted
+    counts: dict[str, list[int] | list[float]] = {}  # for the report
+    sizes = [shape.numel() for shape in shapes_of(site.network).values()]
 
     def note(name: str, probabilities: Tensor, mutual_information: Tensor | None = None) -> None:
         tallies[name] = MetricRecord(dict(tally(probabilities, y, mutual_information)))
@@ -171,6 +184,9 @@ def _measure(
         generator = method.stream(server_round, f"evaluate {name}")
         found = predict(site.network, method.family, v, x, settings.eval_samples, generator, buffers)
         note(name, found.probabilities, found.mutual_information)
+        counts[f"{name}_entropy"] = entropy_counts(found.probabilities)
+        if name == "pm":  # the server has the weights of its own distribution
+            counts |= weight_counts(method.family, method.family.bound(v), sizes)
         note(f"{name}_point", point_probabilities(site.network, method.family, v, x, buffers))
         if (ratio := method.family.nonzero(method.family.bound(v))) is not None:
             nonzero[name] = ratio
@@ -180,4 +196,5 @@ def _measure(
     for title, numbers in (("nonzero", nonzero), ("temperature", temperatures)):
         if numbers:
             tallies[title] = MetricRecord(dict(numbers))
+    tallies["counts"] = MetricRecord(counts)  # type: ignore[arg-type]  # a dict is invariant in its values
     return tallies

@@ -74,6 +74,14 @@ def site_name(context: Context, settings: Settings | None = None) -> str:
     return name
 
 
+def shares_labels(context: Context) -> bool:
+    """Whether the server may learn how many examples of each class are here.
+
+    `share-labels` in the node's configuration decides; where it says nothing, only a simulation tells.
+    """
+    return context.node_config.get("share-labels", not is_real(context)) in (True, "true")
+
+
 def find_site(context: Context, settings: Settings, agreement: Agreement | None = None) -> Site:
     """This client; DataError where its data cannot be had. Without an agreement it speaks for itself alone.
 

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 import strategies
-from bayes_core.flat import fingerprint, flatten
+from bayes_core.flat import fingerprint, flatten, shapes_of
 from bayes_core.networks import build
 from bayes_core.own import OwnError
 from fedbayes.settings import Settings, SettingsError
@@ -83,7 +83,9 @@ def _train(
     memory: dict[str, Any] = {}
     if checkpoint is None:
         one = next(iter(roster.sites.values()))
-        done, strategy.tensors = 0, strategy.initial(flatten(_network(settings, one)))
+        network = _network(settings, one)
+        done, strategy.tensors = 0, strategy.initial(flatten(network))
+        folder.config["layers"] = {name: shape.numel() for name, shape in shapes_of(network).items()}
     else:
         done, strategy.tensors, memory = checkpoint
     folder.begin(done + 1)

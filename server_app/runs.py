@@ -23,6 +23,7 @@ from torch import Tensor
 from bayes_core.agreement import Agreement
 from fedbayes import __version__
 from fedbayes.settings import Settings
+from server_app import evaluations
 
 FORMAT = 1
 METRICS = (
@@ -104,6 +105,7 @@ class RunFolder:
                 "format": FORMAT,
                 "formats": {
                     "rounds.csv": FORMAT, "clients.csv": FORMAT, "checkpoint.safetensors": FORMAT,
+                    evaluations.FILE: evaluations.FORMAT,
                 },
                 "fedbayes": __version__,
                 "run": settings.run_name,
@@ -134,6 +136,7 @@ class RunFolder:
     def begin(self, first_round: int) -> None:
         """Write what is known now, and drop the rows that the rounds to come will write (again)."""
         self.set_state("running")
+        evaluations.drop_evaluations(self.path, since=first_round - 1)
         for name, columns in (("rounds.csv", ROUND_COLUMNS), ("clients.csv", CLIENT_COLUMNS)):
             kept = [row for row in read_rows(self.path / name) if int(row["round"]) < first_round - 1]
             with (self.path / f".{name}.tmp").open("w", newline="", encoding="utf-8") as stream:
@@ -142,8 +145,15 @@ class RunFolder:
                 writer.writerows(kept)
             (self.path / f".{name}.tmp").replace(self.path / name)
 
-    def append(self, row: Mapping[str, Any], clients: Sequence[Mapping[str, Any]]) -> None:
-        """One finished row of rounds.csv and its clients' rows."""
+    def append(
+        self,
+        row: Mapping[str, Any],
+        clients: Sequence[Mapping[str, Any]],
+        evidence: Mapping[str, Any] | None,
+    ) -> None:
+        """One finished row of rounds.csv, its clients' rows and, where it was measured, its evidence."""
+        if evidence is not None:
+            evaluations.append_evaluation(self.path, row["round"], evidence)
         _append(self.path / "clients.csv", CLIENT_COLUMNS, clients)
         _append(self.path / "rounds.csv", ROUND_COLUMNS, [row])
 

@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedbayes.settings import Settings
 from strategies.confidence import HeldBack, check_uncertainty
+from strategies.evidence import evidence
 from strategies.exchange import Exchange
 from strategies.measures import Columns, measure
 from strategies.messages import Task, compose, sample, tasks_of
@@ -58,11 +59,11 @@ class PersonalStrategy(ServerMethod, Strategy):
         else:
             row = self.prepare(grid, journal)
         for server_round in range(done + 1, self.settings.rounds + 1):
-            due = (server_round - 1) % self.settings.eval_every == 0 or (closed and server_round == done + 1)
+            due = self._is_due(server_round - 1) or (closed and server_round == done + 1)
             next_row = self._train(grid, server_round, due)
             if due:
                 self._measure(row)
-            journal.append(row.columns, row.client_rows())
+            journal.append(row.columns, row.client_rows(), row.evidence)
             row = next_row
             self.checkpoint(journal, row, closed=False)
             self.tell("round", rounds=self.settings.rounds, **row.columns)
@@ -70,8 +71,12 @@ class PersonalStrategy(ServerMethod, Strategy):
         self.configure_evaluate(last + 1, ArrayRecord(), ConfigRecord(), grid)
         self.aggregate_evaluate(last + 1, self.exchange.conduct(grid))
         self._measure(row)
-        journal.append(row.columns, row.client_rows())
+        journal.append(row.columns, row.client_rows(), row.evidence)
         self.checkpoint(journal, row, closed=True)
+
+    def _is_due(self, number: int) -> bool:
+        """Whether the models after so many rounds are measured; round 1 always is, where most is learned."""
+        return number == 1 or number % self.settings.eval_every == 0
 
     def _train(self, grid: Grid, server_round: int, due: bool) -> Row:
         """Exchange t, repeated while too few replies can be used; what is known of row t already."""
@@ -90,6 +95,7 @@ class PersonalStrategy(ServerMethod, Strategy):
         replies, number = self.exchange.replies, row.columns["round"]
         pooled, each = measure(replies, self._examples())
         row.add_measures(pooled, each)
+        row.evidence = evidence(replies, self.roster.sites, next(iter(self.tensors.values())).shape[1])
         for site in sorted(set(self.roster.sites) - set(each)):
             reason = replies.failures.get(site, "it cannot be reached")
             self.tell("warning", message=f"Site {site} was not measured for row {number}: {reason}.")

@@ -12,7 +12,9 @@ from strategies.measures import Columns
 class Journal(Protocol):
     """Where a run is written down; the server app's run folder is one."""
 
-    def append(self, row: Columns, clients: Sequence[Columns]) -> None: ...
+    def append(
+        self, row: Columns, clients: Sequence[Columns], evidence: Mapping[str, Any] | None
+    ) -> None: ...
 
     def keep(self, name: str, evidence: Mapping[str, Any]) -> None: ...
 
@@ -36,6 +38,7 @@ class Row:
 
     columns: Columns
     clients: dict[str, Columns] = field(default_factory=dict)
+    evidence: dict[str, Any] | None = None  # of an evaluated round: what only the report needs
 
     def add_measures(self, pooled: Columns, each: Mapping[str, Columns]) -> None:
         self.columns |= pooled

@@ -39,6 +39,7 @@ class Site:
     fingerprint: str  # of the model's parameter names and shapes
     group: int | None  # its true group, where the data layout has groups
     partitions: int  # into how many shares a simulation cuts its data
+    labels: tuple[int, ...] | None  # training examples of each class, where the site tells
 
 
 class Roster:
@@ -198,4 +199,12 @@ def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site
         fingerprint=str(said["fingerprint"]),
         group=int(said["group"]) if said.get("group", -1) >= 0 else None,
         partitions=int(said.get("partitions", 0)),
+        labels=_read_labels(said),
     )
+
+
+def _read_labels(said: dict[str, Any]) -> tuple[int, ...] | None:
+    """Counts that fit what else the site says; nonsense is left out."""
+    labels = tuple(int(count) for count in said.get("labels", ()))
+    fits = len(labels) == len(said["classes"]) and sum(labels) == int(said["n_train"])
+    return labels if fits and min(labels, default=-1) >= 0 else None

@@ -21,7 +21,7 @@ def test_rows_describe_the_models_after_each_round(federate: Federate) -> None:
     run = federate(rounds=5, eval_every=2)
     assert [row["round"] for row in run.rows] == ["0", "1", "2", "3", "4", "5"]
     measured = [row["round"] for row in run.rows if row["pm_accuracy"]]
-    assert measured == ["0", "2", "4", "5"], "every second round and the last"
+    assert measured == ["0", "1", "2", "4", "5"], "round 1, every second round and the last"
     assert run.rows[0]["pm_point_accuracy"] == run.rows[0]["gm_point_accuracy"], "all start alike"
     assert float(run.rows[5]["pm_accuracy"]) > float(run.rows[0]["pm_accuracy"])
     assert [row["clients_ok"] for row in run.rows] == ["", "4", "4", "4", "4", "4"]

@@ -1,0 +1,51 @@
+"""evaluations.jsonl in the run folder: one line of JSON for each evaluated round, for the report.
+
+A line holds the pooled tallies of the personal and the global models, every site's binned counts, and the
+binned counts of all personal weights (strategies/evidence.py); each says which format it has.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = "evaluations.jsonl"
+FORMAT = 1
+
+
+def read_evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The evaluated rounds in their order. A line that a crash cut short, or of another format, is left out."""
+    file = folder / FILE
+    if not file.exists():
+        return []
+    found = []
+    for line in file.read_text("utf-8", "replace").splitlines():
+        try:
+            content = json.loads(line)
+        except ValueError:
+            continue
+        if (
+            isinstance(content, dict)
+            and content.get("format") == FORMAT
+            and isinstance(content.get("round"), int)
+        ):
+            found.append(content)
+    return found
+
+
+def append_evaluation(folder: Path, server_round: int, evidence: Mapping[str, Any]) -> None:
+    line = json.dumps({"format": FORMAT, "round": server_round, **evidence}, separators=(",", ":"))
+    with (folder / FILE).open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def drop_evaluations(folder: Path, since: int) -> None:
+    """Forget the rounds that a resumed run will measure again."""
+    kept = [line for line in read_evaluations(folder) if line["round"] < since]
+    temporary = folder / f".{FILE}.tmp"
+    lines = (json.dumps(line, separators=(",", ":")) + "\n" for line in kept)
+    temporary.write_text("".join(lines), "utf-8")
+    temporary.replace(folder / FILE)
