@@ -24,7 +24,8 @@ from fedbayes.errors import CommandError, ModelError
 from fedbayes.finished import Finished
 from fedbayes.inputs import read_inputs
 from fedbayes.personal import Personal
-from fedbayes.tables import METRICS, new_table
+from fedbayes.tables import new_table
+from server_app.rows import METRICS
 
 ROUNDS = 20  # of `local-steps` steps each, unless the user says otherwise
 

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from fedbayes.plan import (
     plan_run,
     plan_sweep,
 )
+from fedbayes.reporting import compare, only_out_dir, report
 from fedbayes.settings import Settings, SettingsError, defaults
 from fedbayes.using import adapt, export, predict
 
@@ -75,6 +77,9 @@ def run(
         str | None,
         typer.Option(metavar="NAME", help="Train on a real federation (see `fedbayes coordinator`)."),
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard event files too, while it runs.")
+    ] = False,
 ) -> None:
     """Train: a simulated federation on this machine, or a real one.
 
@@ -82,14 +87,19 @@ def run(
     """
     values = parse_words(words or ())
     console = _console()
+    if tensorboard:
+        from fedbayes.tensorboard import require_tensorboard
+
+        require_tensorboard()
     if on is not None:
-        raise typer.Exit(
-            _run_on(on, resume, values, console, simulated=clients is not None or seeds is not None)
-        )
+        simulated = clients is not None or seeds is not None
+        raise typer.Exit(_run_on(on, resume, values, console, simulated, tensorboard))
     if seeds is not None:
         if resume is not None:
             raise CommandError("--seeds goes on with its own runs; give it without --resume.")
-        plans = plan_sweep(values, clients, parse_seeds(seeds))
+        plans = [
+            replace(plan, tensorboard=tensorboard) for plan in plan_sweep(values, clients, parse_seeds(seeds))
+        ]
         raise typer.Exit(_sweep(plans, console, words or (), clients, seeds))
     plan = plan_run(values, clients) if resume is None else plan_resume(resume, values, clients)
     if plan.finished:
@@ -100,10 +110,17 @@ def run(
     check_data(plan.settings, plan.clients)
     from fedbayes.simulate import simulate
 
-    raise typer.Exit(simulate(plan, console))
+    raise typer.Exit(simulate(replace(plan, tensorboard=tensorboard), console))
 
 
-def _run_on(on: str, resume: str | None, values: Mapping[str, str], console: Console, simulated: bool) -> int:
+def _run_on(
+    on: str,
+    resume: str | None,
+    values: Mapping[str, str],
+    console: Console,
+    simulated: bool,
+    tensorboard: bool,
+) -> int:
     if simulated:
         raise CommandError(
             "--clients and --seeds are for simulations; with --on the sites are those that are there."
@@ -111,7 +128,7 @@ def _run_on(on: str, resume: str | None, values: Mapping[str, str], console: Con
     connections.require(on)
     from fedbayes.remote import run_on
 
-    return run_on(plan_remote(on, resume, values), console)
+    return run_on(replace(plan_remote(on, resume, values), tensorboard=tensorboard), console)
 
 
 def _sweep(
@@ -144,10 +161,9 @@ def _sweep(
 @app.command()
 def runs(words: Words = None) -> None:
     """List the runs of a folder (out-dir=…, "runs" unless given)."""
-    values = parse_words(words or ())
-    if unknown := [key for key in values if key != "out-dir"]:
-        raise CommandError(f'`fedbayes runs` takes only out-dir=…, not "{unknown[0]}".')
     from fedbayes.listing import list_runs, runs_table
+
+    values = only_out_dir("runs", words or ())
 
     out_dir = absolute(values.get("out-dir", defaults()["out-dir"]))
     found = list_runs(out_dir)
@@ -160,7 +176,7 @@ def runs(words: Words = None) -> None:
 
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
     app.command(context_settings=deploy.PASS_ON)(entry)
-for use in (adapt, predict, export):
+for use in (adapt, predict, export, report, compare):
     app.command()(use)
 
 

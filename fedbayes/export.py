@@ -28,7 +28,7 @@ from client_app.store import read
 from fedbayes.errors import CommandError, ModelError
 from fedbayes.inputs import read_inputs
 from fedbayes.personal import Personal
-from fedbayes.tables import NONE
+from server_app.rows import NONE
 from server_app.runs import replace_file
 
 FORMAT = "1"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedbayes.errors import CommandError
 from fedbayes.run_folder import is_held, owner, saved_rounds
-from fedbayes.tables import NONE, last
+from server_app.rows import NONE, last
 
 COLOURS = {
     "running": "cyan", "starting": "cyan", "finished": "green", "failed": "red", "stopped": "yellow",

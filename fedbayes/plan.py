@@ -27,6 +27,7 @@ class Plan:
     settings: Settings
     clients: int
     finished: bool = False  # nothing left to do; only a sweep meets such a run
+    tensorboard: bool = False  # event files are wanted too
 
     @property
     def folder(self) -> Path:
@@ -38,6 +39,11 @@ class Plan:
         words = ["fedbayes", "run", "--resume", self.settings.run_name]
         return shlex.join([*words, *out_dir_word(Path(self.settings.out_dir))])
 
+    @property
+    def event_files(self) -> Path | None:
+        """Where TensorBoard's files go, if they are wanted."""
+        return self.folder / "tensorboard" if self.tensorboard else None
+
 
 @dataclass(frozen=True)
 class RemotePlan:
@@ -45,6 +51,13 @@ class RemotePlan:
 
     settings: Settings
     on: str
+    tensorboard: bool = False
+
+    @property
+    def event_files(self) -> Path | None:
+        """Where TensorBoard's files go, if they are wanted: on this machine, the run folder being elsewhere."""
+        here = absolute(defaults()["out-dir"]) / self.settings.run_name
+        return here / "tensorboard" if self.tensorboard else None
 
     @property
     def resume_command(self) -> str:

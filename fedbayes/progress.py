@@ -1,10 +1,13 @@
 """What the user sees while a run goes on: a live bar on a terminal, plain lines anywhere else."""
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
+
+from fedbayes.tensorboard import EventFiles
 
 STARTING = "starting Flower…"
 
@@ -22,8 +25,9 @@ class TimeLeft(ProgressColumn):
 class RunProgress:
     """Turns the run's events into a display; knows nothing of processes."""
 
-    def __init__(self, console: Console, title: str) -> None:
+    def __init__(self, console: Console, title: str, event_files: Path | None = None) -> None:
         self._console = console
+        self._event_files = EventFiles(event_files) if event_files else None
         self._title = title
         self._rounds = 0
         self._measured = -1
@@ -51,11 +55,15 @@ class RunProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._event_files is not None:
+            self._event_files.close()
         if self._bar is not None:
             self._bar.stop()
 
     def show(self, event: dict[str, Any]) -> None:
         """Show one event; those that end a run are told after the display is gone."""
+        if self._event_files is not None:
+            self._event_files.show(event)
         match event.get("event"):
             case "start":
                 self._rounds = int(event["rounds"])

@@ -29,11 +29,11 @@ from fedbayes.simulate import (
     StopSignals,
     Story,
     complain,
-    duration,
     explanation,
     say,
 )
 from fedbayes.tables import run_table
+from server_app.rows import duration
 
 SILENCE = 60.0  # seconds without a line of log after which one asks whether the coordinator is still there
 PATIENCE = 60.0  # seconds that a coordinator may be away before the command gives up
@@ -159,7 +159,7 @@ def run_on(plan: RemotePlan, console: Console) -> int:
     with StopSignals() as signals:
         try:
             try:
-                with RunProgress(console, plan.settings.run_name) as progress:
+                with RunProgress(console, plan.settings.run_name, plan.event_files) as progress:
                     remote.start()
                     _follow(remote, told, progress)
                 status = FINISHED if told.finished and remote.status() == "finished:completed" else FAILED
@@ -200,6 +200,8 @@ def _tell(plan: RemotePlan, console: Console, told: _Told, status: int, seconds:
         replies = f"{end['failed']} failed repl{'y' if end['failed'] == 1 else 'ies'}"
         say(console, f"{end['rounds']} rounds, {end['sites']} sites, {replies}, {duration(seconds)}")
         say(console, f"Run folder:   {place}")
+        if plan.event_files:
+            say(console, f"TensorBoard:  {plan.event_files}")
         say(console, f"Train longer: {plan.resume_command} rounds={2 * int(end['rounds'])}")
         return
     kept = [f"{told.saved} of {told.rounds} rounds are saved in {place}."] if told.folder else []

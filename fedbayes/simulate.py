@@ -17,7 +17,8 @@ from fedbayes.local import Federation
 from fedbayes.plan import Plan
 from fedbayes.progress import RunProgress
 from fedbayes.run_folder import owns_lock, release_lock, saved_rounds, set_state, take_lock
-from fedbayes.tables import number, run_table
+from fedbayes.tables import run_table
+from server_app.rows import duration, number
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -114,7 +115,7 @@ def _follow(plan: Plan, federation: Federation, console: Console, story: Story) 
         raise CommandError(f"The run folder {plan.folder} cannot be written: {error.strerror}.") from None
     if note:
         console.print(note, style="yellow", highlight=False)
-    with RunProgress(console, plan.settings.run_name) as progress:
+    with RunProgress(console, plan.settings.run_name, plan.event_files) as progress:
         federation.start()
         for line in federation.lines():
             event = parse(line)
@@ -134,6 +135,19 @@ def _settle(plan: Plan, story: Story, status: int) -> None:
         set_state(plan.folder, "stopped", unless=("finished",))
     elif status == FAILED:
         set_state(plan.folder, "failed", story.error, unless=("finished", "failed"))
+    if status != FINISHED and story.kept:
+        _report(plan.folder)
+
+
+def _report(folder: Path) -> None:
+    """What there is to show of a run whose ServerApp could not say so itself."""
+    from server_app.report import write_report
+    from server_app.runs import RunError
+
+    try:
+        write_report(folder)
+    except (RunError, OSError) as error:
+        complain(f"The report could not be written: {error}")
 
 
 def _tell(plan: Plan, console: Console, story: Story, status: int, seconds: float) -> None:
@@ -162,6 +176,9 @@ def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
     replies = f"{failed} failed repl{'y' if failed == 1 else 'ies'}"
     say(console, f"{plan.settings.rounds} rounds, {plan.clients} clients, {replies}, {duration(seconds)}")
     say(console, f"Run folder:   {shown(plan.folder)}")
+    say(console, f"Report:       {shown(plan.folder / 'report.html')}")
+    if plan.event_files:
+        say(console, f"TensorBoard:  {shown(plan.event_files)}")
     say(console, f"Train longer: {plan.resume_command} rounds={2 * plan.settings.rounds}")
 
 
@@ -195,13 +212,3 @@ def complain(sentence: str, *details: str) -> None:
 def shown(path: Path) -> Path:
     """A path as short as it can be from here."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `3 min 20 s` or `2 h 05 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -14,6 +14,7 @@ from bayes_core.networks import build
 from bayes_core.own import OwnError
 from fedbayes.settings import Settings, SettingsError
 from server_app.events import emit
+from server_app.report import write_report
 from server_app.runs import RunError, RunFolder, closing_rows, read_rows, resumed, stored_agreement
 from strategies.roster import Roster, Site, StrategyError
 
@@ -54,6 +55,7 @@ def run(grid: Grid, settings: Settings) -> None:
     try:
         _train(grid, settings, method, roster, folder)
         folder.set_state("finished")
+        _report(folder)
         failed = sum(int(row["clients_failed"] or 0) for row in read_rows(folder.path / "rounds.csv"))
         emit(
             "finished", round=settings.rounds, rounds=settings.rounds, sites=len(roster.sites), failed=failed,
@@ -61,9 +63,18 @@ def run(grid: Grid, settings: Settings) -> None:
         )  # fmt: skip
     except BaseException as error:  # Flower ends a stopped run by SystemExit
         folder.set_state("failed" if isinstance(error, Exception) else "stopped", str(error))
+        _report(folder)
         raise
     finally:
         folder.close()
+
+
+def _report(folder: RunFolder) -> None:
+    """The report is of use, but no reason to call a run failed."""
+    try:
+        write_report(folder.path)
+    except Exception as error:
+        emit("warning", message=f"The report could not be written ({error!r}); the run itself is whole.")
 
 
 def _train(

@@ -2,7 +2,8 @@
 
 from rich.console import Console
 
-from fedbayes.tables import best, last, mean_and_sd, run_table, seeds_table
+from fedbayes.tables import run_table, seeds_table
+from server_app.rows import best, last, mean_and_sd
 
 
 def rows(*scores: tuple[int, str, str]) -> list[dict[str, str]]:

@@ -1,6 +1,6 @@
 """A whole federation in this process, small enough to run dozens of times."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,26 @@ from inprocess import Clock, InProcessGrid, Interfere
 from fedbayes.settings import Settings, defaults
 from server_app import app as server
 
+Federate = Callable[..., Outcome]
+
 
 @pytest.fixture
-def federate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def federate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federate:
     """federate(name, clients=4, interfere=…, shuffle=…, **settings) runs one and returns its Outcome."""
+    return _federation(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def federate_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federate]:
+    """The same for runs that all tests of a module look at."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield _federation(tmp_path_factory.mktemp("runs"), patch)
+
+
+def _federation(folder: Path, patch: pytest.MonkeyPatch) -> Federate:
     torch.set_num_threads(1)
-    monkeypatch.setattr("strategies.roster.SETTLE", 0.0)
-    monkeypatch.setattr("strategies.exchange.time", Clock())
+    patch.setattr("strategies.roster.SETTLE", 0.0)
+    patch.setattr("strategies.exchange.time", Clock())
 
     def run(
         name: str = "run",
@@ -29,11 +42,11 @@ def federate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., O
         **settings: Any,
     ) -> Outcome:
         words = {key.replace("_", "-"): value for key, value in settings.items()}
-        config = defaults() | SMALL | {"out-dir": str(tmp_path), "run-name": name} | words
+        config = defaults() | SMALL | {"out-dir": str(folder), "run-name": name} | words
         parsed = Settings.parse(config)
-        outcome = Outcome(tmp_path / name)
+        outcome = Outcome(folder / name)
         run.latest = outcome  # type: ignore[attr-defined]  # for tests whose run ends in an exception
-        monkeypatch.setattr(
+        patch.setattr(
             server, "emit", lambda event, **fields: outcome.events.append({"event": event, **fields})
         )
         grid = grid or InProcessGrid({}, clients, interfere, shuffle)

@@ -1,0 +1,200 @@
+"""Figures of certainty: the reliability diagram, and each client's uncertainty over training (figure 2)."""
+
+from server_app.report.figure import NAMES, Figure, Table, evenly, natural
+from server_app.report.files import Evaluation, Numbers, Run
+from server_app.report.svg import Plot, Scale, drawing, element, hint, label, percent
+from server_app.rows import MODELS
+
+CLIENTS_SHOWN = 5  # as many as in the paper's figure
+MILESTONES = (0, 1, 10)  # the paper's epochs; the last round is added
+
+
+def reliability(run: Run) -> Figure | None:
+    """Accuracy against confidence, and how often each confidence occurs."""
+    measured = [one for one in run.evaluations if one.pm or one.gm]
+    if not measured:
+        return None
+    final = measured[-1]
+    tallies = {model: tally for model in MODELS if (tally := getattr(final, model)) and "bin_n" in tally}
+    if not tallies:
+        return None
+    title = "Reliability"
+    share = Scale(0, 1, "confidence", percent, ticks=[0, 0.25, 0.5, 0.75, 1])
+    plot = Plot(share, Scale(0, 1, "accuracy", percent, ticks=[0, 0.25, 0.5, 0.75, 1]), 300)
+    plot.line([(0, 0), (1, 1)], "ideal")
+    counts = Plot(Scale(0, 1, ticks=[]), Scale(0, 1, ticks=[]), 362, top=316, bottom=6, grid=False)
+    most = max(n / sum(tally["bin_n"]) for tally in tallies.values() for n in tally["bin_n"])
+    rows = []
+    for model, tally in tallies.items():
+        bins = len(tally["bin_n"])
+        shares = [n / sum(tally["bin_n"]) for n in tally["bin_n"]]
+        found = [
+            (confidence / n, correct / n, n)
+            for n, confidence, correct in zip(
+                tally["bin_n"], tally["bin_confidence"], tally["bin_correct"], strict=True
+            )
+            if n
+        ]
+        plot.line([(confidence, correct) for confidence, correct, _ in found], f"{model} thin")
+        for confidence, correct, n in found:
+            words = (
+                f"{NAMES[model]}: {n:g} examples, confidence {percent(confidence)}, right {percent(correct)}"
+            )
+            plot.dot((confidence, correct), model, 2.2 + 4 * (n / sum(tally["bin_n"])) ** 0.5, words)
+            rows.append([NAMES[model], percent(confidence), percent(correct), f"{n:g}"])
+        counts.steps([i / bins for i in range(bins + 1)], [value / most for value in shares], model)
+    counts.body.append(label("examples", 0, 340, class_="name"))
+    verdicts = {model: verdict(tally) for model, tally in tallies.items()}
+    alt = f"Reliability diagram after round {final.round}. " + " ".join(
+        f"The {NAMES[model]} model is {words}." for model, words in verdicts.items()
+    )
+    picture = drawing(362, "".join(plot.body + counts.body), title, alt)
+    caption = (
+        f"After round {final.round}, all clients' test examples together. On the dashed line a model is right "
+        "as often as it says; below it, it is too sure. Larger dots, and the strip below: more examples."
+    )
+    legend = [(f"line {model}", f"{NAMES[model]}: {words}") for model, words in verdicts.items()]
+    return Figure("reliability", title, picture, caption, legend, Table(_RELIABILITY, rows))
+
+
+_RELIABILITY = ("model", "confidence", "accuracy", "examples")
+
+
+def verdict(tally: dict[str, Numbers]) -> str:
+    """How a model's confidence compares with its accuracy, in words."""
+    n = sum(tally["bin_n"]) or 1.0
+    gap = (sum(tally["bin_confidence"]) - sum(tally["bin_correct"])) / n
+    if abs(gap) < 0.005:
+        return "as sure as it is right"
+    return f"{percent(abs(gap))} too {'sure' if gap > 0 else 'unsure'}"
+
+
+def entropy(counts: Numbers) -> float:
+    """The mean relative entropy of binned counts, each at its bin's centre."""
+    return sum((place + 0.5) * n for place, n in enumerate(counts)) / len(counts) / (sum(counts) or 1.0)
+
+
+def model_shown(run: Run) -> str | None:
+    """The personal models where there are any, else the global one; None without counts."""
+    for model in MODELS:
+        if any(getattr(site, f"{model}_entropy") for one in run.evaluations for site in one.sites.values()):
+            return model
+    return None
+
+
+def uncertainty(run: Run) -> Figure | None:
+    """The mean entropy of each client's predictions over training."""
+    model = model_shown(run)
+    if model is None:
+        return None
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for one in run.evaluations:
+        for site, told in one.sites.items():
+            if counts := getattr(told, f"{model}_entropy"):
+                lines.setdefault(site, []).append((one.round, entropy(counts)))
+    title = "Uncertainty of each client over training"
+    final = max(points[-1][0] for points in lines.values())
+    top = max(value for points in lines.values() for _, value in points)
+    plot = Plot(Scale(0, final or 1, "round"), Scale(0, min(1.0, top * 1.05) or 1.0, "entropy", percent))
+    for site, points in lines.items():
+        plot.line(points, f"{model} faint")
+        plot.dot(points[-1], f"{model} faint", 2, f"site {site}: {percent(points[-1][1])}")
+    means = []
+    for one in run.evaluations:
+        values = [dict(points)[one.round] for points in lines.values() if one.round in dict(points)]
+        if values:
+            means.append((one.round, sum(values) / len(values)))
+    plot.line(means, model)
+    alt = (
+        f"Mean entropy of the {NAMES[model]} model's predictions at {len(lines)} clients: "
+        f"{percent(means[0][1])} of a uniform guess's in round {means[0][0]}, {percent(means[-1][1])} in "
+        f"round {means[-1][0]}."
+    )
+    ends = sorted(lines, key=natural)
+    table = [[site, percent(lines[site][0][1]), percent(lines[site][-1][1])] for site in ends]
+    caption = (
+        f"Entropy of the {NAMES[model]} model's predictions on the client's own test data; 100 % is a uniform "
+        "guess. A client whose line stays high is not sure of its own data."
+    )
+    legend = [(f"line {model} faint", "one client"), (f"line {model}", f"mean, now {percent(means[-1][1])}")]
+    return Figure(
+        "uncertainty", title, plot.svg(title, alt), caption, legend, Table(("site", "first", "last"), table)
+    )
+
+
+def histograms(run: Run) -> Figure | None:
+    """The paper's figure 2: how the predictions' entropy is spread, for five clients at rounds 0, 1, 10."""
+    model = model_shown(run)
+    if model is None:
+        return None
+    key = f"{model}_entropy"
+    told = [one for one in run.evaluations if any(getattr(site, key) for site in one.sites.values())]
+    moments = milestones(told)
+    final = told[-1].sites
+    by_certainty = sorted(
+        (site for site in final if getattr(final[site], key)),
+        key=lambda site: entropy(getattr(final[site], key)),
+    )
+    clients = evenly(by_certainty, CLIENTS_SHOWN)
+    shares = {
+        (one.round, site): [n / sum(counts) for n in counts]
+        for one in moments
+        for site in clients
+        if site in one.sites and (counts := getattr(one.sites[site], key)) and sum(counts)
+    }
+    most = {
+        one.round: max(max(values) for (at, _), values in shares.items() if at == one.round)
+        for one in moments
+    }
+    left, top, gap, height = 58.0, 20.0, 8.0, 52.0
+    width = (400 - left - 6 - gap * (len(clients) - 1)) / len(clients)
+    body = []
+    for column, site in enumerate(clients):
+        x = left + column * (width + gap)
+        name = site if len(site) <= 9 else site[:8] + "…"
+        body.append(label(f"site {name}" if len(site) < 5 else name, x + width / 2, 12, text_anchor="middle"))
+        for row, one in enumerate(moments):
+            floor = top + row * (height + 12) + height
+            body.append(element("line", x1=x, x2=x + width, y1=floor, y2=floor, class_="axis"))
+            for place, value in enumerate(shares.get((one.round, site), ())):
+                tall, step = height * value / most[one.round], width / 20
+                words = f"site {site}, round {one.round}: {percent(value)} of the examples"
+                if value:
+                    body.append(
+                        element(
+                            "rect", hint(words), x=x + place * step, y=floor - tall, width=step * 0.86,
+                            height=tall, class_=f"bar {model}",
+                        )
+                    )  # fmt: skip
+    for row, one in enumerate(moments):
+        body.append(label(f"round {one.round}", 0, top + row * (height + 12) + height - 4))
+    bottom = top + len(moments) * (height + 12) + 4
+    axis = "each from certain (left) to a uniform guess (right)"
+    body.append(label(axis, (left + 394) / 2, bottom + 6, text_anchor="middle", class_="name"))
+    title = "How sure are the predictions?"
+    rounds = ", ".join(str(one.round) for one in moments)
+    alt = (
+        f"Histograms of the entropy of the {NAMES[model]} model's predictions for {len(clients)} clients, from "
+        f"the surest to the least sure, after rounds {rounds}: "
+        + "; ".join(f"round {one.round} mean {percent(_mean(one, key))}" for one in moments)
+        + "."
+    )
+    caption = (
+        f"Each histogram: a client's own test examples by the entropy of the {NAMES[model]} model's prediction. "
+        "Columns: clients from the surest to the least sure. Every row has its own height."
+    )
+    return Figure("histograms", title, drawing(bottom + 12, "".join(body), title, alt), caption)
+
+
+def _mean(one: Evaluation, key: str) -> float:
+    values = [entropy(counts) for site in one.sites.values() if (counts := getattr(site, key))]
+    return sum(values) / len(values)
+
+
+def milestones(told: list[Evaluation]) -> list[Evaluation]:
+    """The evaluations nearest to rounds 0, 1 and 10, and the last one."""
+    chosen = {told[-1].round: told[-1]}
+    for wanted in MILESTONES:
+        nearest = min(told, key=lambda one: abs(one.round - wanted))
+        chosen[nearest.round] = nearest
+    return [chosen[at] for at in sorted(chosen)]

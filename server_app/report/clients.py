@@ -1,0 +1,165 @@
+"""The figure and the table of single clients: accuracy, cluster, labels."""
+
+from server_app.report.figure import NAMES, Figure, Table, cluster_style, headline, natural, shown
+from server_app.report.files import Counts, Run
+from server_app.report.svg import Plot, Scale, element, hint, label, percent, plain
+from server_app.rows import MODELS, Row, evaluated, number
+
+MOST_ROWS = 40
+
+
+def latest(run: Run) -> dict[str, Row]:
+    """Each site's last measured row, sites in the order of their names."""
+    rows = {row["site"]: row for row in evaluated(run.clients) if row.get("site")}
+    return {site: rows[site] for site in sorted(rows, key=natural)}
+
+
+def composition(run: Run) -> dict[str, Counts]:
+    """What each site told last of its labels and group."""
+    return {site: told for one in run.evaluations for site, told in one.sites.items()}
+
+
+def cluster_of(run: Run) -> dict[str, int]:
+    """Each site's latest cluster."""
+    return {row["site"]: int(value) for row in run.clients if (value := number(row, "cluster")) is not None}
+
+
+def clients(run: Run) -> Figure | None:
+    """Personal beside global for every client."""
+    rows, metric = latest(run), headline(run)
+    found = {site: scores for site, row in rows.items() if (scores := _scores(row, metric))}
+    if not found:
+        return None
+    models = [model for model in MODELS if any(model in scores for scores in found.values())]
+    draw = _rows if len(found) <= MOST_ROWS else _ranks
+    title = "Every client"
+    parts = []
+    for model in models:
+        values = sorted(scores[model] for scores in found.values() if model in scores)
+        parts.append(
+            f"{NAMES[model]} from {shown(metric, values[0])} to {shown(metric, values[-1])}, "
+            f"median {shown(metric, values[len(values) // 2])}"
+        )
+    alt = f"{metric.capitalize()} of each of {len(found)} clients: {'; '.join(parts)}."
+    svg, extra = draw(run, found, metric, title, alt)
+    told, clusters = composition(run), cluster_of(run)
+    caption = f"{metric.capitalize()} on each client's own test data. {extra}".strip()
+    return Figure(
+        "clients",
+        title,
+        svg,
+        caption,
+        [(f"dot {model}", NAMES[model]) for model in models],
+        _table(run, rows, told, clusters, models, metric),
+    )
+
+
+def _scores(row: Row, metric: str) -> dict[str, float]:
+    return {model: value for model in MODELS if (value := number(row, f"{model}_{metric}")) is not None}
+
+
+def _rows(run: Run, found: dict[str, dict[str, float]], metric: str, title: str, alt: str) -> tuple[str, str]:
+    """A row a client: name, cluster, labels, and the two models on one axis."""
+    told, clusters = composition(run), cluster_of(run)
+    classes = max((len(one.labels or ()) for one in told.values()), default=0)
+    order = sorted(found, key=lambda site: (clusters.get(site, -1), natural(site)))
+    name = 10 + 6.6 * min(max(len(site) for site in found), 12)
+    chip = 16.0 if clusters else 0.0
+    cells = min(96.0, 9.0 * classes) + 8 if classes else 0.0
+    values = [value for each in found.values() for value in each.values()]
+    form = percent if metric == "accuracy" else plain
+    bounds = {"at_least": 0.0, "at_most": 1.0} if metric == "accuracy" else {"at_least": 0.0}
+    height = 18.0 * len(order) + 44
+    plot = Plot(
+        Scale.around(values, metric, form, **bounds),
+        Scale(len(order), 0, ticks=[]),
+        height,
+        left=name + chip + cells + 4,
+        top=4,
+    )
+    most = max((max(one.labels) for one in told.values() if one.labels), default=1) or 1
+    for row, site in enumerate(order):
+        y = plot.py(row + 0.5)
+        plot.add("line", x1=plot.left, x2=400 - plot.right, y1=y, y2=y, class_="grid")
+        shortened = site if len(site) <= 12 else site[:11] + "…"
+        plot.body.append(label(shortened, name - 6, y + 4, text_anchor="end"))
+        if site in clusters:
+            tip = hint(f"site {site}: cluster {clusters[site]}")
+            style = f"fill {cluster_style(clusters[site])}"
+            plot.add("rect", tip, x=name, y=y - 5, width=10.0, height=10.0, rx=2.0, class_=style)
+        for place, count in enumerate((told[site].labels or []) if site in told else []):
+            step = (cells - 8) / classes
+            strength = f"fill-opacity:{0.15 + 0.45 * count / most:.2f}" if count else "fill-opacity:0.05"
+            plot.body.append(
+                element(
+                    "rect", hint(f"site {site}: {count} of class {_class(run, place)}"),
+                    x=name + chip + place * step, y=y - 6, width=step * 0.88, height=12.0, class_="fill ink",
+                    style=strength,
+                )
+            )  # fmt: skip
+        ends = [(found[site][model], row + 0.5) for model in MODELS if model in found[site]]
+        if len(ends) == 2:
+            plot.line(ends, "link")
+        for model in reversed(MODELS):
+            if model in found[site]:
+                words = f"site {site}: {NAMES[model]} {shown(metric, found[site][model])}"
+                plot.dot((found[site][model], row + 0.5), model, 4.2, words)
+    extra = []
+    if clusters:
+        extra.append("The square is the client's cluster.")
+    if classes:
+        named = f"{_class(run, 0)} … {_class(run, classes - 1)}"
+        extra.append(f"The cells are its training examples of classes {named}, darker for more.")
+    return plot.svg(title, alt), " ".join(extra)
+
+
+def _ranks(
+    run: Run, found: dict[str, dict[str, float]], metric: str, title: str, alt: str
+) -> tuple[str, str]:
+    """Many clients: sorted values of each model."""
+    values = [value for each in found.values() for value in each.values()]
+    form = percent if metric == "accuracy" else plain
+    plot = Plot(Scale(1, len(found), "clients, sorted"), Scale.around(values, metric, form, at_least=0))
+    for model in MODELS:
+        some = sorted((each[model], site) for site, each in found.items() if model in each)
+        for place, (value, site) in enumerate(some):
+            plot.dot((place + 1, value), model, 2, f"site {site}: {NAMES[model]} {shown(metric, value)}")
+    return plot.svg(title, alt), "Sorted, each model for itself; the table names them."
+
+
+def _table(
+    run: Run,
+    rows: dict[str, Row],
+    told: dict[str, Counts],
+    clusters: dict[str, int],
+    models: list[str],
+    metric: str,
+) -> Table:
+    labels = any(one.labels for one in told.values())
+    groups = any(one.group is not None for one in told.values())
+    header = ["site", *(NAMES[model] for model in models), "test examples"]
+    header += ["cluster"] * bool(clusters) + ["true group"] * groups + ["classes"] * labels
+    lines = []
+    for site, row in rows.items():
+        one = told.get(site, Counts())
+        line = [site, *(shown(metric, number(row, f"{model}_{metric}")) for model in models)]
+        line.append(row.get("n_test") or "–")
+        if clusters:
+            line.append(str(clusters.get(site, "–")))
+        if groups:
+            line.append("–" if one.group is None else str(one.group))
+        if labels:
+            line.append(_held(run, one.labels))
+        lines.append(line)
+    return Table(header, lines)
+
+
+def _held(run: Run, counts: list[int] | None) -> str:
+    if counts is None:
+        return "not told"
+    return ", ".join(_class(run, place) for place, count in enumerate(counts) if count)
+
+
+def _class(run: Run, place: int) -> str:
+    classes = run.config.get("classes") or []
+    return str(classes[place]) if place < len(classes) else str(place)

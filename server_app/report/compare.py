@@ -1,0 +1,140 @@
+"""`fedbayes compare`: runs side by side, seeds as mean ± sd, as a page, as Markdown and as CSV."""
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from server_app.report import compared
+from server_app.report.figure import Table
+from server_app.report.files import read_run
+from server_app.report.groups import Group, columns, group, remarks
+from server_app.report.page import details, page, section, table
+from server_app.report.words import rounds_done
+from server_app.rows import NONE, last
+from server_app.runs import replace_file
+
+
+def write_comparison(folders: Sequence[Path], target: Path) -> list[Path]:
+    """TARGET.html, TARGET.md and TARGET.csv; RunError where a folder holds no run."""
+    groups = group([read_run(folder) for folder in folders])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    contents = {".html": render(groups, target.name), ".md": markdown(groups), ".csv": sheet(groups)}
+    files = []
+    for suffix, text in contents.items():
+        file = target.with_name(target.name + suffix)
+        replace_file(file, text.encode())
+        files.append(file)
+    return files
+
+
+def markdown(groups: Sequence[Group]) -> str:
+    """One line a group, and what must be known of the runs."""
+    titles = columns(groups)
+    lines = [f"| | runs | {' | '.join(titles.values())} |", f"|---|---|{'---|' * len(titles)}"]
+    for one in groups:
+        cells = [one.shown(column) for column in titles]
+        lines.append(f"| {one.title} | {len(one.runs)} | {' | '.join(cells)} |")
+    notes = [f"- {sentence}" for sentence in remarks(groups)]
+    return "\n".join([*lines, "", _about(groups), *([""] if notes else []), *notes]) + "\n"
+
+
+def sheet(groups: Sequence[Group]) -> str:
+    """One row a group: its settings, its runs, and mean and sd of every figure in full."""
+    titles = columns(groups)
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    keys = list(groups[0].values)
+    heads = [f"{column}_{kind}" for column in titles for kind in ("mean", "sd")]
+    writer.writerow(["group", *keys, "runs", "seeds", "names", *heads])
+    for one in groups:
+        seeds = " ".join(str(run.settings.get("seed")) for run in one.runs)
+        names = " ".join(run.name for run in one.runs)
+        cells: list[object] = [one.title, *(one.values[key] for key in keys), len(one.runs), seeds, names]
+        for column in titles:
+            present = [value for value in one.figures(column) if value is not None]
+            complete = len(present) == len(one.runs)
+            cells.append(statistics.fmean(present) if complete else "")
+            cells.append(statistics.stdev(present) if complete and len(present) > 1 else "")
+        writer.writerow(cells)
+    return stream.getvalue()
+
+
+def render(groups: Sequence[Group], title: str) -> str:
+    titles = columns(groups)
+    lines = [[one.title, str(len(one.runs)), *(one.shown(column) for column in titles)] for one in groups]
+    runs = [
+        [
+            run.name,
+            one.title,
+            str(run.settings.get("seed")),
+            f"{rounds_done(run)}",
+            str(run.config.get("state")),
+            *(_score(last(run.rows, f"{model}_accuracy")) for model in ("pm", "gm")),
+        ]
+        for one in groups
+        for run in one.runs
+    ]
+    each = Table(["run", "group", "seed", "rounds", "state", "PM", "GM"], runs)
+    words = [escape(_about(groups)), *(escape(sentence) for sentence in _best(groups))]
+    body = [
+        f"<header><h1>{escape(title)}</h1></header>",
+        "".join(f"<p>{sentence}</p>" for sentence in words),
+        table(Table(["", "runs", *titles.values()], lines), "compared"),
+        details("Every run", table(each)),
+        section("Convergence", [
+            compared.convergence(groups, "pm"), compared.convergence(groups, "gm"), compared.clients(groups),
+        ]),
+        section("Calibration and uncertainty", [
+            compared.reliability(groups, "pm"), compared.reliability(groups, "gm"), compared.uncertainty(groups),
+        ]),
+        section(
+            "Time and bytes",
+            [
+                compared.bars(groups, "seconds", "Time per round", "seconds"),
+                compared.bars(groups, "megabytes", "Bytes per round", "megabytes, up and down"),
+            ],
+        ),
+        section("What to know", [], "".join(f"<p>{escape(line)}</p>" for line in remarks(groups))),
+    ]  # fmt: skip
+    return page(f"{title} · fedbayes", "\n".join(part for part in body if part))
+
+
+def _about(groups: Sequence[Group]) -> str:
+    count = sum(len(one.runs) for one in groups)
+    keys = list(groups[0].values)
+    if not keys:
+        return (
+            f"{count} runs that differ only in their seeds; mean ± sample sd over them, last measured round."
+        )
+    listed = ", ".join(keys)
+    return (
+        f"{count} runs in {len(groups)} groups that differ in {listed}; mean ± sample sd over the seeds of a "
+        "group, last measured round, all clients' test examples together."
+    )
+
+
+def _best(groups: Sequence[Group]) -> list[str]:
+    """Which group is ahead, and whether by more than its spread."""
+    said = []
+    for column, name in (("pm_accuracy", "personal"), ("gm_accuracy", "global")):
+        scores = [
+            (statistics.fmean(present), one)
+            for one in groups
+            if (present := [value for value in one.figures(column) if value is not None])
+            and len(present) == len(one.runs)
+        ]
+        if len(scores) > 1:
+            scores.sort(key=lambda pair: -pair[0])
+            (_, first), (_, second) = scores[:2]
+            said.append(
+                f"The highest {name} accuracy: {first.title} with {first.shown(column)}, before "
+                f"{second.title} with {second.shown(column)}."
+            )
+    return said
+
+
+def _score(value: float | None) -> str:
+    return NONE if value is None else f"{value:.4f}"

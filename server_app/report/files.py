@@ -1,0 +1,193 @@
+"""A run folder as a report reads it: what is there, and a sentence for each thing that is not."""
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
+
+from bayes_core.families import Family, Gaussian, Point, SpikeSlab
+from bayes_core.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS, weight_counts
+from server_app.evaluations import FILE, read_evaluations
+from server_app.rows import Row
+from server_app.runs import RunError, load_checkpoint, read_config, read_rows
+
+Numbers = list[FiniteFloat]
+Entropies = Annotated[Numbers, Field(min_length=ENTROPY_BINS, max_length=ENTROPY_BINS)]
+Sigmas = Annotated[Numbers, Field(min_length=SIGMA_BINS, max_length=SIGMA_BINS)]
+Lambdas = Annotated[Numbers, Field(min_length=LAMBDA_BINS, max_length=LAMBDA_BINS)]
+T = TypeVar("T")
+
+
+class Counts(BaseModel):
+    """What one site told of itself in one evaluation."""
+
+    pm_entropy: Entropies | None = None
+    gm_entropy: Entropies | None = None
+    labels: list[int] | None = None
+    group: int | None = None
+
+
+class Weights(BaseModel):
+    """Binned counts of σ and λ, and the non-zero ratio of each layer."""
+
+    sigma: Sigmas | None = None
+    lambda_: Lambdas | None = Field(default=None, alias="lambda")
+    nonzero: Numbers | None = None
+
+
+class Evaluation(BaseModel):
+    """One line of evaluations.jsonl."""
+
+    round: int
+    pm: dict[str, Numbers] | None = None
+    gm: dict[str, Numbers] | None = None
+    sites: dict[str, Counts] = {}
+    weights: Weights = Weights()
+
+
+class Clusters(BaseModel):
+    """clusters.json: what cFedBayes found in round 0."""
+
+    sites: list[str]
+    labels: list[int]
+    k: int
+    asked: int
+    suggested: int
+    eigenvalues: Numbers
+    gap: float
+    rest: float
+    psi: list[Numbers]
+
+    @model_validator(mode="after")
+    def _is_square(self) -> "Clusters":
+        if {len(self.labels), len(self.psi), *map(len, self.psi)} != {len(self.sites)} or not self.sites:
+            raise ValueError("sites, labels and psi differ in length")
+        return self
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that a report knows of a run."""
+
+    folder: Path
+    config: dict[str, Any]
+    rows: list[Row]
+    clients: list[Row]
+    evaluations: list[Evaluation]
+    clusters: Clusters | None
+    weights: Weights  # of the server's distributions in the checkpoint, all clusters together
+    missing: list[str] = field(default_factory=list)  # sentences
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = self.config["settings"]
+        return settings
+
+    @property
+    def layers(self) -> dict[str, int]:
+        layers: dict[str, int] = self.config.get("layers") or {}
+        return layers
+
+
+def read_run(folder: Path) -> Run:
+    """The run in this folder; RunError where it has no readable config.json."""
+    config = read_config(folder)
+    if config is None:
+        raise RunError(f"There is no run in {folder}: it has no config.json.")
+    if not isinstance(config.get("settings"), dict) or "method" not in config["settings"]:
+        raise RunError(f"{folder / 'config.json'} lacks the run's settings; there is nothing to report.")
+    missing: list[str] = []
+
+    def attempt(file: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except (RunError, OSError, csv.Error, ValueError) as error:
+            reason = _first_reason(error) if isinstance(error, ValidationError) else str(error).rstrip(".")
+            missing.append(
+                f"{reason}." if isinstance(error, RunError) else f"{file} cannot be used: {reason}."
+            )
+            return otherwise
+
+    rows: list[Row] = attempt("rounds.csv", lambda: _rows(folder / "rounds.csv", ()), [])
+    clients: list[Row] = attempt("clients.csv", lambda: _rows(folder / "clients.csv", ("site",)), [])
+    evaluations: list[Evaluation] = attempt(FILE, lambda: _evaluations(folder), [])
+    clusters = attempt("clusters.json", lambda: _clusters(folder / "clusters.json"), None)
+    weights = attempt("checkpoint.safetensors", lambda: _weights(folder, config), Weights())
+    _name_what_is_not_there(folder, config, missing)
+    return Run(folder, config, rows, clients, evaluations, clusters, weights, missing)
+
+
+def _rows(file: Path, needed: Sequence[str]) -> list[Row]:
+    """The rows that say which round they are of; ValueError where none of several does."""
+    rows = read_rows(file)
+    usable: list[Row] = [
+        row for row in rows if (row.get("round") or "").isdecimal() and all(row.get(key) for key in needed)
+    ]
+    if rows and not usable:
+        raise ValueError(f"no row has {' and '.join(('round', *needed))}")
+    return usable
+
+
+def _evaluations(folder: Path) -> list[Evaluation]:
+    lines = read_evaluations(folder)
+    if not lines and (folder / FILE).exists() and (folder / FILE).stat().st_size:
+        raise ValueError("no line of it can be read")
+    return [Evaluation(**line) for line in lines]
+
+
+def _clusters(file: Path) -> Clusters | None:
+    return Clusters.model_validate_json(file.read_bytes()) if file.exists() else None
+
+
+def _weights(folder: Path, config: dict[str, Any]) -> Weights:
+    """Counts over all of the server's distributions; the ratios of layers are means over them."""
+    checkpoint = load_checkpoint(folder)
+    if checkpoint is None or config["settings"]["method"] == "local":  # which learns no global model
+        return Weights()
+    told = []
+    for v in checkpoint[1].values():
+        sizes = list((config.get("layers") or {}).values())
+        told.append(
+            weight_counts(
+                _family(len(v), config), v, sizes if sum(sizes) == v.shape[1] else [int(v.shape[1])]
+            )
+        )
+    total: dict[str, Any] = {
+        key: [sum(column) for column in zip(*(one[key] for one in told), strict=True)] for key in told[0]
+    }
+    if "nonzero" in total:
+        total["nonzero"] = [ratio / len(told) for ratio in total["nonzero"]]
+    return Weights(**total)
+
+
+def _family(rows: int, config: dict[str, Any]) -> Family:
+    if rows == 3:
+        return SpikeSlab(gated=float(config["settings"].get("lambda-init", 0.5)) < 1)
+    return Gaussian() if rows == 2 else Point()
+
+
+def _name_what_is_not_there(folder: Path, config: dict[str, Any], missing: list[str]) -> None:
+    wanted = {
+        "rounds.csv": "no figures over rounds",
+        "clients.csv": "no figures of single clients",
+        FILE: "no reliability diagram, no uncertainty and no weights of personal models",
+        "checkpoint.safetensors": "no weights of the global model",
+    }
+    if config["settings"]["method"] == "cfedbayes":
+        wanted["clusters.json"] = "no KL matrix"
+    for file, consequence in wanted.items():
+        if not (folder / file).exists():
+            missing.append(f"{file} is not in the run folder: {consequence}.")
+
+
+def _first_reason(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where + ': ' if where else ''}{first['msg']}"

@@ -1,0 +1,187 @@
+"""Small SVG drawings without a library: scales, axes, lines, dots, cells.
+
+Colours are CSS classes, so one drawing serves light, dark and paper. Lengths are those of a panel 400 wide,
+which a page shows at 340 to 480 pixels: text stays readable on a phone.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+WIDTH = 400
+Point = tuple[float, float]
+
+
+def plain(value: float) -> str:
+    """`0.5`, `20`, `1500`: as short as it can be."""
+    return f"{value:.10g}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    """`96.9 %`, without digits that say nothing; the two parts stay on one line."""
+    return f"{plain(round(100 * value, 1))}\u202f%"
+
+
+def grouped(count: float) -> str:
+    """`79 510`."""
+    return f"{count:,.0f}".replace(",", "\u202f")
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers (1, 2 or 5 times a power of ten) from `low` to `high`."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * times for times in (1, 2, 5, 10) if power * times >= 0.75 * rough)
+    first, final = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(number * step, 12) for number in range(first, final + 1)]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values `low` … `high` along an axis; `log` places them by their logarithm."""
+
+    low: float
+    high: float
+    title: str = ""
+    form: Callable[[float], str] = plain
+    log: bool = False
+    ticks: Sequence[float] | None = None
+
+    @classmethod
+    def around(
+        cls, values: Iterable[float], title: str = "", form: Callable[[float], str] = plain, **bounds: float
+    ) -> "Scale":
+        """A scale that holds all values with some air, within the bounds `at_least` and `at_most`."""
+        given = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+        low, high = min(given), max(given)
+        air = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
+        low, high = low - air, high + air
+        low, high = max(low, bounds.get("at_least", low)), min(high, bounds.get("at_most", high))
+        return cls(min(low, bounds.get("reach", low)), high, title, form)
+
+    def place(self, value: float) -> float:
+        """0 at `low`, 1 at `high`."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / ((self.high - self.low) or 1.0)
+
+    def marks(self) -> Sequence[float]:
+        return self.ticks if self.ticks is not None else nice_ticks(self.low, self.high)
+
+
+def element(tag: str, content: str = "", **attributes: object) -> str:
+    """One SVG element; `class_` and `text_anchor` become class and text-anchor."""
+    words = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(_short(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    return f"<{tag}{words}>{content}</{tag}>" if content else f"<{tag}{words}/>"
+
+
+def label(text: str, x: float, y: float, **attributes: object) -> str:
+    return element("text", escape(text), x=x, y=y, **attributes)
+
+
+def hint(text: str) -> str:
+    """What a mouse sees when it rests on an element."""
+    return f"<title>{escape(text)}</title>"
+
+
+def drawing(height: float, body: str, title: str, alt: str, width: float = WIDTH) -> str:
+    """A whole picture; `alt` says in words what it shows."""
+    return (
+        f'<svg viewBox="0 0 {_short(width)} {_short(height)}" role="img" aria-label="{escape(alt)}">'
+        f"{hint(title)}{body}</svg>"
+    )
+
+
+def _short(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+@dataclass
+class Plot:
+    """A coordinate system of two scales, and what has been drawn in it."""
+
+    x: Scale
+    y: Scale
+    height: float = 240
+    width: float = WIDTH
+    left: float = 46
+    right: float = 18
+    top: float = 24
+    bottom: float = 38
+    grid: bool = True
+    body: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        floor, wall = self.height - self.bottom, self.width - self.right
+        for value in self.y.marks():
+            y = self.py(value)
+            if self.grid:
+                self.add("line", x1=self.left, x2=wall, y1=y, y2=y, class_="grid")
+            self.body.append(label(self.y.form(value), self.left - 6, y + 4, text_anchor="end"))
+        for value in self.x.marks():
+            x = self.px(value)
+            self.add("line", x1=x, x2=x, y1=floor, y2=floor + 4, class_="axis")
+            self.body.append(label(self.x.form(value), x, floor + 17, text_anchor="middle"))
+        self.add("line", x1=self.left, x2=wall, y1=floor, y2=floor, class_="axis")
+        if self.x.title:
+            middle = (self.left + wall) / 2
+            self.body.append(
+                label(self.x.title, middle, self.height - 6, text_anchor="middle", class_="name")
+            )
+        if self.y.title:
+            self.body.append(label(self.y.title, 0, 11, class_="name"))
+
+    def px(self, value: float) -> float:
+        return self.left + self.x.place(value) * (self.width - self.left - self.right)
+
+    def py(self, value: float) -> float:
+        floor = self.height - self.bottom
+        return floor - self.y.place(value) * (floor - self.top)
+
+    def add(self, tag: str, content: str = "", **attributes: object) -> None:
+        self.body.append(element(tag, content, **attributes))
+
+    def line(self, points: Sequence[Point], style: str) -> None:
+        """A line through the points; a single one becomes a dot."""
+        if len(points) == 1:
+            self.dot(points[0], style)
+        elif points:
+            self.add("path", d=self._path(points), class_=f"line {style}")
+
+    def dot(self, point: Point, style: str, radius: float = 3.5, tip: str = "") -> None:
+        place = {"cx": self.px(point[0]), "cy": self.py(point[1])}
+        self.add("circle", hint(tip) if tip else "", **place, r=radius, class_=f"dot {style}")
+
+    def area(self, lower: Sequence[Point], upper: Sequence[Point], style: str) -> None:
+        """The band between two lines."""
+        if lower and upper:
+            path = self._path(list(upper) + list(reversed(lower))) + "Z"
+            self.add("path", d=path, class_=f"area {style}")
+
+    def steps(self, edges: Sequence[float], heights: Sequence[float], style: str) -> None:
+        """A histogram's outline over a light filling."""
+        outline: list[Point] = [(edges[0], 0.0)]
+        for left, right, height in zip(edges[:-1], edges[1:], heights, strict=True):
+            outline += [(left, height), (right, height)]
+        outline.append((edges[-1], 0.0))
+        path = self._path(outline)
+        self.add("path", d=path + "Z", class_=f"area {style}")
+        self.add("path", d=path, class_=f"line thin {style}")
+
+    def upright(self, x: float, style: str) -> None:
+        """A vertical line over the whole height."""
+        at = self.px(x)
+        self.add("line", x1=at, x2=at, y1=self.top, y2=self.height - self.bottom, class_=style)
+
+    def svg(self, title: str, alt: str) -> str:
+        return drawing(self.height, "".join(self.body), title, alt, self.width)
+
+    def _path(self, points: Sequence[Point]) -> str:
+        return "M" + "L".join(f"{_short(self.px(x))} {_short(self.py(y))}" for x, y in points)

@@ -1,0 +1,177 @@
+"""A run in words: what was done, what came out, what went wrong. HTML, with everything foreign escaped."""
+
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from server_app.report.certainty import entropy, model_shown, verdict
+from server_app.report.clients import cluster_of, latest
+from server_app.report.figure import NAMES, headline, shown
+from server_app.report.files import Run
+from server_app.report.progress import size, total
+from server_app.report.svg import grouped, percent
+from server_app.rows import MODELS, duration, evaluated, last, number
+
+METHODS = {
+    "pfedbayes": ("pFedBayes", "every client learns a Gaussian over its network's weights, with one prior for all"),
+    "sfedbayes": ("sFedBayes", "every client learns a sparse (spike-and-slab) distribution over its network's weights"),
+    "cfedbayes": ("cFedBayes", "clients of one kind share a prior, and each learns a distribution of its own"),
+    "fedavg": ("FedAvg", "one network for everybody, the mean of the clients' weights"),
+    "fedprox": ("FedProx", "FedAvg whose clients stay near the server's weights"),
+    "local": ("local", "every client trains alone, for comparison"),
+}  # fmt: skip
+STATES = {
+    "finished": "finished",
+    "running": "still running, or ended without a word",
+    "stopped": "stopped before its end",
+    "failed": "failed",
+}
+
+
+def method_name(run: Run) -> str:
+    return METHODS.get(str(run.settings["method"]), (str(run.settings["method"]), ""))[0]
+
+
+def rounds_done(run: Run) -> int:
+    return max((int(row["round"]) for row in run.rows), default=0)
+
+
+def summary(run: Run) -> list[str]:
+    """The paragraphs at the top."""
+    return [" ".join(words) for words in (_setting(run), _result(run), _details(run), _ending(run))]
+
+
+def _setting(run: Run) -> Iterator[str]:
+    settings = run.settings
+    name, idea = METHODS.get(settings["method"], (settings["method"], ""))
+    yield f"<b>{escape(str(name))}</b>{': ' if idea else ''}{escape(idea)}."
+    sites = run.config.get("sites") or {}
+    examples = [sum(int(one.get(key, 0)) for one in sites.values()) for key in ("n_train", "n_test")]
+    held = f" with {grouped(examples[0])} training and {grouped(examples[1])} test examples" if sites else ""
+    dataset = escape(Path(str(settings.get("dataset", "?"))).name)
+    clients = run.config.get("clients", len(sites))
+    layout, many = escape(str(settings.get("layout", "?"))), escape(str(settings.get("size", "?")))
+    yield f"{clients} clients{held} of <b>{dataset}</b> (layout {layout}, size {many})."
+    weights = sum(run.layers.values())
+    model = f"Model {escape(str(settings.get('model', '?')))}"
+    yield f"{model} with {grouped(weights)} weights." if weights else f"{model}."
+
+
+def _result(run: Run) -> Iterator[str]:
+    metric = headline(run)
+    scores = {model: value for model in MODELS if (value := last(run.rows, f"{model}_{metric}")) is not None}
+    if not scores:
+        yield "No round has been measured yet."
+        return
+    at = evaluated(run.rows)[-1]["round"]
+    whose = " (that of each client's cluster)" if run.settings["method"] == "cfedbayes" else ""
+    names = {"pm": "the personal models", "gm": f"the global model{whose}"}
+    unit = "an accuracy" if metric == "accuracy" else "an RMSE"
+    models = ", ".join(f"{names[model]} {shown(metric, value)}" for model, value in scores.items())
+    verb = f"reach{'' if 'pm' in scores else 'es'} {unit} of"
+    first, *others = models.split(", ")
+    who, _, score = first.rpartition(" ")
+    yield f"<b>After round {at}, {', '.join([f'{who} {verb} {score}', *others])}</b> on all clients' test data."
+    if len(scores) == 2:
+        yield _ahead(run, metric)
+
+
+def _details(run: Run) -> Iterator[str]:
+    yield from _calibration(run)
+    yield from _certainty(run)
+    if (ratio := last(run.rows, "pm_nonzero")) is not None and ratio < 1:
+        yield f"{percent(ratio)} of the personal models' weights are on."
+    yield from _clusters(run)
+
+
+def _ahead(run: Run, metric: str) -> str:
+    pairs = [(number(row, f"pm_{metric}"), number(row, f"gm_{metric}")) for row in latest(run).values()]
+    both = [(pm, gm) for pm, gm in pairs if pm is not None and gm is not None]
+    better = sum(pm > gm if metric == "accuracy" else pm < gm for pm, gm in both)
+    return f"The personal model is better than the global one at {better} of {len(both)} clients."
+
+
+def _calibration(run: Run) -> Iterator[str]:
+    errors = {model: error for model in MODELS if (error := last(run.rows, f"{model}_ece")) is not None}
+    final = run.evaluations[-1] if run.evaluations else None
+    told = []
+    for model, error in errors.items():
+        tally = getattr(final, model) if final else None
+        how = f" ({verdict(tally)})" if tally and "bin_n" in tally else ""
+        told.append(f"{percent(error)} for the {NAMES[model]} model{how}")
+    if told:
+        yield f"Between confidence and accuracy lie on average (ECE) {' and '.join(told)}."
+
+
+def _certainty(run: Run) -> Iterator[str]:
+    model = model_shown(run)
+    if model is None:
+        return
+    means = []
+    for one in run.evaluations:
+        counts = [c for site in one.sites.values() if (c := getattr(site, f"{model}_entropy"))]
+        if counts:
+            means.append((one.round, sum(map(entropy, counts)) / len(counts)))
+    (first, before), (final, now) = means[0], means[-1]
+    if final > first:
+        way = "fell" if now < before else "rose"
+        yield (
+            f"The uncertainty of the {NAMES[model]} predictions {way} from {percent(before)} of a uniform "
+            f"guess's in round {first} to {percent(now)}."
+        )
+
+
+def _clusters(run: Run) -> Iterator[str]:
+    clusters = cluster_of(run)
+    if not clusters:
+        return
+    sizes = [list(clusters.values()).count(k) for k in sorted(set(clusters.values()))]
+    how = ""
+    if run.clusters:
+        how = " (as asked for)" if run.clusters.asked else " (a number found from the data)"
+    agreement = [value for row in run.rows if (value := number(row, "adjusted_rand")) is not None]
+    truth = (
+        f"; they fit the true groups with an adjusted Rand index of {agreement[-1]:g}" if agreement else ""
+    )
+    several = "s" if len(sizes) != 1 else ""
+    yield f"{len(sizes)} cluster{several}{how} of {_listed(sizes)} clients{truth}."
+
+
+def _listed(numbers: list[int]) -> str:
+    *most, final = map(str, numbers)
+    return f"{', '.join(most)} and {final}" if most else final
+
+
+def _ending(run: Run) -> Iterator[str]:
+    done, wanted = rounds_done(run), run.settings.get("rounds", "?")
+    state, message = str(run.config.get("state", "?")), str(run.config.get("message") or "")
+    passed, sent = total(run, "seconds"), total(run, "bytes_up") + total(run, "bytes_down")
+    failed = int(total(run, "clients_failed"))
+    replies = "no reply failed" if not failed else f"{failed} repl{'y' if failed == 1 else 'ies'} failed"
+    yield (
+        f"{done} of {wanted} rounds in {duration(passed)}, {size(sent)} of distributions exchanged, {replies}."
+    )
+    if state != "finished":
+        reason = f": {escape(message)}" if message else "."
+        yield f'<b class="bad">The run {STATES.get(state, escape(state))}</b>{reason}'
+
+
+def failure_rows(run: Run) -> list[list[str]]:
+    """Round, site and reason of every failed reply, and every site that an evaluation missed."""
+    failed = [
+        [row["round"], row.get("site", "?"), (row.get("status") or "").removeprefix("failed: ")]
+        for row in run.clients
+        if (row.get("status") or "").startswith("failed")
+    ]
+    known = {(line[0], line[1]) for line in failed}
+    sites = set(run.config.get("sites") or {})
+    measured: dict[str, set[str]] = {row["round"]: set() for row in evaluated(run.rows)}
+    for row in evaluated(run.clients):
+        measured.setdefault(row["round"], set()).add(row.get("site", "?"))
+    missed = [
+        [at, site, "was not measured"]
+        for at, present in measured.items()
+        for site in sites - present
+        if (at, site) not in known and present
+    ]
+    return sorted(failed + missed, key=lambda line: (int(line[0]), line[1]))

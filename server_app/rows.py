@@ -1,0 +1,79 @@
+"""The figures in rounds.csv: which rows were measured, the last and the best value, mean ± sd over runs."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+Row = Mapping[str, str]
+NONE = "–"
+WINDOW = 100  # the paper reports the best evaluated round among the last 100
+MODELS = ("pm", "gm")
+METRICS = {
+    "accuracy": "accuracy",
+    "point_accuracy": "accuracy of the mean network",
+    "rmse": "RMSE",
+    "coverage": "coverage",
+    "nll": "NLL",
+    "brier": "Brier score",
+    "ece": "calibration error (ECE)",
+    "scaled_nll": "NLL after temperature scaling",
+    "scaled_ece": "ECE after temperature scaling",
+    "nonzero": "non-zero weights",
+}
+
+
+def number(row: Row, column: str) -> float | None:
+    """A cell of rounds.csv as a number; None where it is empty or not finite."""
+    cell = row.get(column) or ""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def evaluated(rows: Sequence[Row]) -> list[Row]:
+    """The rows with a measurement of either model."""
+    columns = [f"{model}_{metric}" for model in MODELS for metric in METRICS]
+    return [row for row in rows if any(number(row, column) is not None for column in columns)]
+
+
+def last(rows: Sequence[Row], column: str) -> float | None:
+    """The figure of the last evaluated round."""
+    measured = evaluated(rows)
+    return number(measured[-1], column) if measured else None
+
+
+def series(rows: Sequence[Row], column: str) -> list[tuple[int, float]]:
+    """Every round that has a figure in this column, with it."""
+    return [(int(row["round"]), value) for row in rows if (value := number(row, column)) is not None]
+
+
+def best(rows: Sequence[Row], column: str) -> tuple[float, int] | None:
+    """The highest value among the evaluated rounds of the last 100, and the first round that reached it."""
+    measured = evaluated(rows)
+    if not measured:
+        return None
+    since = max(int(measured[-1]["round"]) - WINDOW, 0)  # round 0 is the untrained model
+    found = [(value, at) for at, value in series(measured, column) if at > since]
+    return max(found, key=lambda pair: (pair[0], -pair[1])) if found else None
+
+
+def mean_and_sd(values: Sequence[float | None], digits: int = 4) -> str:
+    """`0.9712 ± 0.0031`; without the sd for one seed, and a dash unless every seed has the figure."""
+    present = [value for value in values if value is not None]
+    if not present or len(present) < len(values):
+        return NONE
+    if len(present) == 1:
+        return f"{present[0]:.{digits}f}"
+    return f"{statistics.fmean(present):.{digits}f} ± {statistics.stdev(present):.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 20 s` or `2 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

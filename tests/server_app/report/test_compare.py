@@ -1,0 +1,106 @@
+"""Runs side by side: groups by what differs, mean ± sd by hand."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from handmade import MakeRun, entropies, tally
+
+from server_app.report.compare import write_comparison
+from server_app.report.files import Run
+from server_app.report.groups import group
+from server_app.runs import RunError
+
+RunOf = Callable[..., Run]
+
+
+def scores(pm: float | None, gm: float, rounds: int = 4) -> list[dict[str, object]]:
+    return [
+        {"round": 0, "pm_accuracy": None if pm is None else 0.1, "gm_accuracy": 0.1},
+        {"round": rounds, "pm_accuracy": pm, "gm_accuracy": gm, "pm_ece": None if pm is None else 0.02,
+         "seconds": 2, "bytes_up": 1e6, "bytes_down": 1e6},
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def sweep(make: MakeRun) -> list[Path]:
+    """Two seeds of pFedBayes, two of FedAvg."""
+    evidence = {
+        "pm": tally(b14=(10, 9, 9)), "gm": tally(b14=(10, 9, 8)),
+        "sites": {"0": {"pm_entropy": entropies(b2=10)}},
+    }  # fmt: skip
+    clients = [{"round": 4, "site": "0", "pm_accuracy": 0.8, "gm_accuracy": 0.5}]
+    folders = [
+        make(f"p{seed}", scores(pm, 0.5), clients, {4: evidence}, seed=seed, rounds=4)
+        for seed, pm in ((1, 0.8), (2, 0.6))
+    ]
+    return folders + [
+        make(f"f{seed}", scores(None, gm), seed=seed, method="fedavg", rounds=4)
+        for seed, gm in ((1, 0.4), (2, 0.7))
+    ]
+
+
+def test_groups_are_named_by_what_differs(run_of: RunOf) -> None:
+    runs = [
+        run_of("a", seed=1), run_of("b", seed=2, threads=7), run_of("c", zeta=2.0), run_of("d", method="fedavg"),
+    ]  # fmt: skip
+    groups = group(runs)
+    assert [one.title for one in groups] == ["pFedBayes", "pFedBayes, zeta=2.0", "FedAvg"]
+    assert [[run.name for run in one.runs] for one in groups] == [["a", "b"], ["c"], ["d"]]
+    assert groups[0].values == {"method": "pfedbayes", "zeta": 10.0}
+    assert [one.title for one in group(runs[:2])] == ["all runs"]
+
+
+def test_the_number_of_clients_tells_runs_apart(run_of: RunOf) -> None:
+    groups = group([run_of("a", config={"clients": 10}), run_of("b", config={"clients": 20})])
+    assert [one.title for one in groups] == ["clients=10", "clients=20"]
+
+
+def test_markdown_and_csv_have_the_means(sweep: list[Path], tmp_path: Path) -> None:
+    page, markdown, sheet = write_comparison(sweep, tmp_path / "out" / "both")
+    lines = markdown.read_text().splitlines()
+    assert lines[0].startswith("| | runs | PM accuracy | GM accuracy | PM calibration error (ECE) |")
+    # sd of two numbers is their distance / √2
+    assert lines[2].startswith(
+        "| pFedBayes | 2 | 0.7000 ± 0.1414 | 0.5000 ± 0.0000 | 0.0200 ± 0.0000 | 2.00 "
+    )
+    assert lines[3].startswith("| FedAvg | 2 | – | 0.5500 ± 0.2121 | – |")
+    assert "4 runs in 2 groups that differ in method" in markdown.read_text()
+    with sheet.open(newline="") as stream:
+        first, second = csv.DictReader(stream)
+    assert (first["method"], first["seeds"], first["names"]) == ("pfedbayes", "1 2", "p1 p2")
+    assert float(first["pm_accuracy_mean"]) == pytest.approx(0.7)
+    assert float(first["pm_accuracy_sd"]) == pytest.approx(0.02**0.5)
+    assert second["pm_accuracy_mean"] == second["pm_accuracy_sd"] == ""
+    assert float(second["megabytes_mean"]) == 2
+    text = page.read_text()
+    for figure in (
+        "convergence-pm", "convergence-gm", "clients", "reliability-pm", "reliability-gm", "uncertainty",
+        "seconds", "megabytes",
+    ):  # fmt: skip
+        assert f'id="{figure}"' in text
+    assert "The highest global accuracy: FedAvg with 0.5500 ± 0.2121, before pFedBayes" in text
+
+
+def test_what_a_reader_must_know_is_said(make: MakeRun, tmp_path: Path) -> None:
+    whole = make("a", scores(0.8, 0.5), seed=1)
+    early = make("b", scores(0.7, 0.5, rounds=2), seed=1, config={"state": "stopped"})
+    markdown = write_comparison([whole, early], tmp_path / "x")[1].read_text()
+    assert "- b is stopped (2 of 100 rounds)." in markdown
+    assert "- all runs: several runs have the same seed, so the sd says little." in markdown
+    assert "- a: evaluations.jsonl is not in the run folder" in markdown
+
+
+def test_one_seed_without_a_figure_leaves_a_dash(make: MakeRun, tmp_path: Path) -> None:
+    folders = [make("a", scores(0.8, 0.5), seed=1), make("b", scores(None, 0.5), seed=2)]
+    _, markdown, sheet = write_comparison(folders, tmp_path / "x")
+    assert "| all runs | 2 | – | 0.5000 ± 0.0000 |" in markdown.read_text()
+    with sheet.open(newline="") as stream:
+        assert next(csv.DictReader(stream))["pm_accuracy_mean"] == ""
+
+
+def test_a_folder_without_a_run_is_named(make: MakeRun, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match=r"There is no run in .*empty"):
+        write_comparison([make("a"), tmp_path / "empty"], tmp_path / "x")

@@ -1,0 +1,218 @@
+"""What the figures draw, against places worked out by hand."""
+
+import re
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from handmade import entropies, tally
+
+from bayes_core.histograms import SIGMA_BINS, sigma_counts
+from server_app.report import certainty, clients, clusters, progress, render, weights
+from server_app.report.figure import Figure, evenly, natural
+from server_app.report.files import Run
+
+RunOf = Callable[..., Run]
+
+
+def shapes(figure: Figure | None, tag: str, style: str = "") -> list[ElementTree.Element]:
+    """The elements of one kind in a figure; parsing also proves that the drawing is well-formed."""
+    assert figure is not None
+    root = ElementTree.fromstring(figure.svg)
+    assert root.get("role") == "img" and len(root.get("aria-label") or "") > 20
+    return [one for one in root.iter(tag) if style in (one.get("class") or "").split() or not style]
+
+
+def hints(figure: Figure | None, tag: str) -> list[str]:
+    return [(one.findtext("title") or "").replace("\u202f", " ") for one in shapes(figure, tag)]
+
+
+def test_convergence_has_a_dot_for_every_evaluated_round(run_of: RunOf) -> None:
+    run = run_of(rows=[
+        {"round": 0, "pm_accuracy": 0.25, "gm_accuracy": 0.25}, {"round": 5},
+        {"round": 10, "pm_accuracy": 0.75, "gm_accuracy": 0.5},
+    ])  # fmt: skip
+    figure = progress.convergence(run)
+    assert hints(figure, "circle") == [
+        "round 0: personal 25 %", "round 10: personal 75 %", "round 0: global 25 %", "round 10: global 50 %",
+    ]  # fmt: skip
+    first, last = shapes(figure, "circle", "pm")
+    assert (float(first.get("cx") or 0), float(last.get("cx") or 0)) == (46, 382)
+    assert figure and figure.table and figure.table.rows[1][0] == "10"
+
+
+def test_reliability_places_each_bin_at_its_confidence(run_of: RunOf) -> None:
+    evidence = {"pm": tally(b7=(40, 20, 10), b14=(60, 60, 60)), "gm": tally(b14=(100, 98, 90))}
+    figure = certainty.reliability(run_of(evaluations={3: evidence}))
+    dots = shapes(figure, "circle", "pm")
+    # x from 46 to 382 over 336, y from 262 up to 24 over 238: (½, ¼) and (1, 1)
+    assert [(float(d.get("cx") or 0), float(d.get("cy") or 0)) for d in dots] == [(214, 202.5), (382, 24)]
+    assert float(dots[1].get("r") or 0) > float(dots[0].get("r") or 0)
+    assert hints(figure, "circle")[0] == "personal: 40 examples, confidence 50 %, right 25 %"
+    assert figure and [words.replace("\u202f", " ") for _, words in figure.legend] == [
+        "personal: 10 % too sure",
+        "global: 8 % too sure",
+    ]
+
+
+def test_entropy_is_taken_at_the_centre_of_its_bin() -> None:
+    assert certainty.entropy(entropies(b0=1)) == pytest.approx(0.025)
+    assert certainty.entropy(entropies(b0=1, b19=3)) == pytest.approx((0.025 + 3 * 0.975) / 4)
+
+
+def test_uncertainty_over_training_and_at_its_milestones(run_of: RunOf) -> None:
+    def told(place: int) -> dict[str, object]:
+        sites = {str(i): {"pm_entropy": entropies(**{f"b{min(place + i, 19)}": 10.0})} for i in range(8)}
+        return {"sites": sites}
+
+    run = run_of(evaluations={0: told(19), 1: told(17), 5: told(12), 10: told(7), 20: told(3), 40: told(1)})
+    lines = shapes(certainty.uncertainty(run), "path", "faint")
+    assert len(lines) == 8
+    assert [one.round for one in certainty.milestones(run.evaluations)] == [0, 1, 10, 40]
+    figure = certainty.histograms(run)
+    bars = hints(figure, "rect")
+    assert len(bars) == 5 * 4, "one bin in each of five clients at four rounds"
+    assert bars[-1] == "site 7, round 40: 100 % of the examples"
+    columns = re.findall(r">site (\d)</text>", figure.svg if figure else "")
+    assert columns == ["0", "2", "4", "5", "7"], "from the surest to the least sure"
+
+
+def test_without_personal_models_the_global_one_is_shown(run_of: RunOf) -> None:
+    run = run_of(evaluations={0: {"sites": {"0": {"gm_entropy": entropies(b3=5)}}}}, method="fedavg")
+    figure = certainty.uncertainty(run)
+    assert figure and "global model" in figure.caption
+
+
+def test_sigma_shows_personal_and_global_on_one_axis(run_of: RunOf) -> None:
+    personal = [0] * SIGMA_BINS
+    personal[1160] = 30  # 10^(−4 + 1160/400) = 0.0794
+    personal[1170] = 10
+    run = run_of(
+        evaluations={1: {"weights": {"sigma": personal}}},
+        tensors={"w": torch.tensor([[0.0] * 4, [-2.5] * 4])},
+    )
+    figure = weights.sigma(run)
+    assert figure and figure.legend[0][1] == "personal, median 0.0794"
+    assert figure.legend[1][1] == "global, median 0.0785"  # softplus(−2.5) = 0.0789, in a bin from 0.0785
+    assert sigma_counts(torch.tensor([-2.5]))[1158] == 1
+    assert len(shapes(figure, "line", "ideal")) == 1, "the start is marked"
+
+
+def test_sparse_weights(run_of: RunOf) -> None:
+    counts = [0] * 40
+    counts[0], counts[39] = 3, 1
+    run = run_of(
+        evaluations={1: {"weights": {"sigma": [4] + [0] * 1999, "lambda": counts, "nonzero": [0.25, 0.5]}}},
+        tensors={"w": torch.tensor([[0.0] * 4, [-2.5] * 4, [0.1, 0.1, 0.1, 0.9]])},
+        method="sfedbayes",
+    )
+    figure = weights.inclusion(run)
+    assert figure and [words.replace("\u202f", " ") for _, words in figure.legend] == [
+        "personal, 75 % below ½",
+        "global, 75 % below ½",
+    ]
+    assert hints(weights.layers(run), "rect") == [
+        "weight: personal 25 %", "weight: global 10 %", "bias: personal 50 %", "bias: global 90 %",
+    ]  # fmt: skip
+
+
+SQUARE = {
+    "sites": ["a", "b", "c"], "labels": [1, 0, 1], "k": 2, "asked": 0, "suggested": 2,
+    "eigenvalues": [0.0, 0.9, 1.1], "gap": 0.2, "rest": 0.01,
+    "psi": [[0, 9, 1], [9, 0, 9], [1, 9, 0]],
+}  # fmt: skip
+
+
+def test_the_heat_map_is_ordered_by_cluster(run_of: RunOf) -> None:
+    figure = clusters.heat_map(run_of(clusters=SQUARE, method="cfedbayes"))
+    strips = hints(figure, "rect")
+    assert strips[::2] == ["site b: cluster 0", "site a: cluster 1", "site c: cluster 1"]
+    strong, pale = shapes(figure, "path", "h8"), shapes(figure, "path", "h0")
+    assert len((strong[0].get("d") or "").split("M")) - 1 == 2, "a and c are alike, seen from both"
+    assert len((pale[0].get("d") or "").split("M")) - 1 == 4
+    assert figure and "1 within clusters and 9 between" in figure.caption
+
+
+def test_eigenvalues_shade_the_gap_that_told(run_of: RunOf) -> None:
+    figure = clusters.eigenvalues(run_of(clusters=SQUARE, method="cfedbayes"))
+    assert len(shapes(figure, "circle")) == 3 and len(shapes(figure, "rect", "gap")) == 1
+    alike = SQUARE | {"suggested": 1, "k": 1, "labels": [0, 0, 0]}
+    figure = clusters.eigenvalues(run_of("b", clusters=alike, method="cfedbayes"))
+    assert not shapes(figure, "rect", "gap") and figure and "No gap beyond the first" in figure.caption
+
+
+def test_memberships_are_spans(run_of: RunOf) -> None:
+    chosen = {"a": {0: 0, 1: 0, 2: 1, 3: 1}, "b": {0: 1, 3: 1}}
+    rows = [{"round": at, "site": site, "cluster": k} for site, of in chosen.items() for at, k in of.items()]
+    figure = clusters.memberships(run_of(clients=rows, method="cfedbayes"))
+    assert sorted(hints(figure, "rect")) == [
+        "site a, rounds 0 to 1: cluster 0", "site a, rounds 2 to 3: cluster 1", "site b, rounds 0 to 3: cluster 1",
+    ]  # fmt: skip
+    assert figure and "Clients changed their cluster 1 times" in figure.caption
+
+
+def rows_of(count: int, **more: object) -> list[dict[str, object]]:
+    return [
+        {"round": 1, "site": f"s{i}", "n_test": 5, "pm_accuracy": 0.5 + i / 1000, "gm_accuracy": 0.4, **more}
+        for i in range(count)
+    ]
+
+
+def test_a_row_for_each_client_with_labels_and_cluster(run_of: RunOf) -> None:
+    sites = {"s0": {"labels": [3, 0], "group": 1}, "s1": {}}
+    run = run_of(clients=rows_of(2, cluster=1), evaluations={1: {"sites": sites}})
+    figure = clients.clients(run)
+    assert hints(figure, "rect") == [
+        "site s0: cluster 1", "site s0: 3 of class cat", "site s0: 0 of class dog", "site s1: cluster 1",
+    ]  # fmt: skip
+    assert figure and figure.table
+    assert figure.table.header == [
+        "site",
+        "personal",
+        "global",
+        "test examples",
+        "cluster",
+        "true group",
+        "classes",
+    ]
+    assert [line[-2:] for line in figure.table.rows] == [["1", "cat"], ["–", "not told"]]
+
+
+def test_many_clients_become_a_curve_and_stay_in_the_table(run_of: RunOf) -> None:
+    figure = clients.clients(run_of(clients=rows_of(300)))
+    assert len(shapes(figure, "circle")) == 600
+    assert figure and figure.table and len(figure.table.rows) == 300
+
+
+def test_hundreds_of_clusters_members_are_thinned_out(run_of: RunOf) -> None:
+    n = 300
+    psi = [[float(abs(i - j)) for j in range(n)] for i in range(n)]
+    many = SQUARE | {
+        "sites": [str(i) for i in range(n)],
+        "labels": [i % 9 for i in range(n)],
+        "k": 9,
+        "psi": psi,
+    }
+    page = render(run_of(clusters=many, clients=rows_of(n, cluster=3), method="cfedbayes"))
+    assert "120 of 300 clients are shown." in page
+    assert len(page) < 1_000_000
+
+
+def test_failed_replies_have_a_figure_only_where_there_are_some(run_of: RunOf) -> None:
+    assert progress.failures(run_of(rows=[{"round": 1, "clients_failed": 0}])) is None
+    figure = progress.failures(run_of("b", rows=[{"round": 1, "clients_failed": 2}, {"round": 2}]))
+    assert hints(figure, "circle") == ["round 1: 2 failed"]
+
+
+def test_bytes_in_megabytes(run_of: RunOf) -> None:
+    rows = [{"round": i, "bytes_up": 1_500_000, "bytes_down": 3_000_000} for i in (1, 2)]
+    figure = progress.traffic(run_of(rows=rows))
+    assert figure and "3 MB up and 6 MB down" in figure.caption
+    assert [progress.size(n) for n in (999, 1500, 2.5e9)] == ["999 B", "1.5 kB", "2.5 GB"]
+
+
+def test_names_sort_as_people_expect_and_samples_keep_the_ends() -> None:
+    assert sorted(["s10", "s2", "a", "10", "9"], key=natural) == ["9", "10", "a", "s2", "s10"]
+    assert evenly([str(i) for i in range(10)], 4) == ["0", "3", "6", "9"]
+    assert evenly(["a", "b"], 4) == ["a", "b"]

@@ -1,0 +1,140 @@
+"""The run in words, and what may go wrong in it."""
+
+import re
+from collections.abc import Callable
+from html import unescape
+
+import pytest
+from handmade import entropies, tally
+
+from server_app.report import render
+from server_app.report.certainty import verdict
+from server_app.report.files import Run
+from server_app.report.words import failure_rows, summary
+from server_app.rows import duration
+
+RunOf = Callable[..., Run]
+
+
+def text(run: Run) -> list[str]:
+    return [unescape(re.sub("<[^>]+>", "", part)).replace("\u202f", " ") for part in summary(run)]
+
+
+def test_a_run_in_words(run_of: RunOf) -> None:
+    run = run_of(
+        rows=[
+            {"round": 0, "pm_accuracy": 0.1, "gm_accuracy": 0.1},
+            {"round": 4, "pm_accuracy": 0.9, "gm_accuracy": 0.85, "pm_ece": 0.05, "gm_ece": 0.1, "seconds": 61,
+             "bytes_up": 2_000_000, "bytes_down": 1_000_000, "clients_failed": 1},
+        ],
+        clients=[
+            {"round": 4, "site": "0", "pm_accuracy": 0.9, "gm_accuracy": 0.8},
+            {"round": 4, "site": "1", "pm_accuracy": 0.9, "gm_accuracy": 0.9},
+        ],
+        evaluations={
+            0: {"sites": {"0": {"pm_entropy": entropies(b19=20)}}},
+            4: {"pm": tally(b14=(20, 19, 18)), "gm": tally(b7=(20, 10, 17)),
+                "sites": {"0": {"pm_entropy": entropies(b0=10, b9=10)}}},
+        },
+        rounds=4, method="pfedbayes", dataset="mnist",
+    )  # fmt: skip
+    setting, result, details, ending = text(run)
+    assert setting == (
+        "pFedBayes: every client learns a Gaussian over its network's weights, with one prior for all. "
+        "2 clients with 20 training and 40 test examples of mnist (layout labels, size small). "
+        "Model dnn with 4 weights."
+    )
+    assert result == (
+        "After round 4, the personal models reach an accuracy of 90 %, the global model 85 % on all clients' "
+        "test data. The personal model is better than the global one at 1 of 2 clients."
+    )
+    # entropy: 97.5 % is the centre of the last bin; 2.5 % and 47.5 % have the mean 25 %
+    assert details == (
+        "Between confidence and accuracy lie on average (ECE) 5 % for the personal model (5 % too sure) and "
+        "10 % for the global model (35 % too unsure). The uncertainty of the personal predictions fell from "
+        "97.5 % of a uniform guess's in round 0 to 25 %."
+    )
+    assert ending == "4 of 4 rounds in 1 min 01 s, 3 MB of distributions exchanged, 1 reply failed."
+
+
+def test_only_a_global_model(run_of: RunOf) -> None:
+    run = run_of(rows=[{"round": 2, "gm_accuracy": 0.5}], method="fedavg")
+    assert (
+        text(run)[1]
+        == "After round 2, the global model reaches an accuracy of 50 % on all clients' test data."
+    )
+
+
+def test_regression_speaks_of_rmse(run_of: RunOf) -> None:
+    page = render(
+        run_of(rows=[{"round": 0, "pm_rmse": 4.0}, {"round": 2, "pm_rmse": 2.5, "pm_coverage": 0.9}])
+    )
+    assert "the personal models reach an RMSE of 2.5</b>" in page
+    assert "Lower is better." in page
+
+
+def test_clusters_in_words(run_of: RunOf) -> None:
+    run = run_of(
+        rows=[{"round": 0, "pm_accuracy": 0.5, "adjusted_rand": 1.0}],
+        clients=[{"round": 0, "site": str(i), "cluster": int(i > 2)} for i in range(5)],
+        method="cfedbayes",
+    )
+    assert (
+        "2 clusters of 3 and 2 clients; they fit the true groups with an adjusted Rand index of 1."
+        in text(run)[2]
+    )
+
+
+def test_a_failed_run_says_why_and_is_escaped(run_of: RunOf) -> None:
+    run = run_of(config={"state": "failed", "message": "<script>alert(1)</script> happened"}, rounds=9)
+    page = render(run)
+    assert "<script" not in page
+    assert "The run failed</b>: &lt;script&gt;alert(1)&lt;/script&gt; happened" in page
+    assert "No round has been measured yet." in page
+
+
+def test_hostile_names_and_reasons_stay_text(run_of: RunOf) -> None:
+    reason = 'failed: "><img src=x onerror=alert(1)>'
+    run = run_of(
+        rows=[{"round": 1, "clients_failed": 1, "pm_accuracy": 0.5}],
+        clients=[{"round": 1, "site": "<i>0", "status": reason, "pm_accuracy": 0.5}],
+        config={"classes": ["<b>a", "b"]},
+        evaluations={1: {"sites": {"<i>0": {"labels": [3, 4], "pm_entropy": entropies(b1=4)}}}},
+    )
+    page = render(run)
+    assert "<img" not in page and "<i>" not in page and "<b>a" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+
+
+def test_failures_are_listed_with_their_rounds(run_of: RunOf) -> None:
+    run = run_of(
+        rows=[{"round": 1, "pm_accuracy": 0.5}, {"round": 10, "pm_accuracy": 0.5}],
+        clients=[
+            {"round": 1, "site": "0", "pm_accuracy": 0.5, "status": "ok"},
+            {"round": 1, "site": "1", "status": "failed: no answer within 5 s"},
+            {"round": 10, "site": "1", "pm_accuracy": 0.5, "status": "ok"},
+        ],
+    )
+    assert failure_rows(run) == [["1", "1", "no answer within 5 s"], ["10", "0", "was not measured"]]
+
+
+def test_a_hundred_failures_are_enough_for_a_page(run_of: RunOf) -> None:
+    clients = [{"round": i, "site": "0", "status": "failed: late"} for i in range(130)]
+    page = render(run_of(clients=clients, rows=[{"round": 129, "clients_failed": 1}]))
+    assert page.count('<td class="why">late</td>') == 100 and "… and 30 more in clients.csv." in page
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ((100, 80, 80), "as sure as it is right"),
+        ((100, 90, 80), "10 % too sure"),
+        ((100, 70, 82), "12 % too unsure"),
+    ],
+)
+def test_verdicts(counts: tuple[float, float, float], words: str) -> None:
+    assert verdict(tally(b5=counts)).replace("\u202f", " ") == words
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.4, 59, 61, 7260)] == ["0 s", "59 s", "1 min 01 s", "2 h 01 min"]
