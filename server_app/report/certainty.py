@@ -18,32 +18,17 @@ def reliability(run: Run) -> Figure | None:
     tallies = {model: tally for model in MODELS if (tally := getattr(final, model)) and "bin_n" in tally}
     if not tallies:
         return None
-    title = "Reliability"
-    share = Scale(0, 1, "confidence", percent, ticks=[0, 0.25, 0.5, 0.75, 1])
-    plot = Plot(share, Scale(0, 1, "accuracy", percent, ticks=[0, 0.25, 0.5, 0.75, 1]), 300)
-    plot.line([(0, 0), (1, 1)], "ideal")
-    counts = Plot(Scale(0, 1, ticks=[]), Scale(0, 1, ticks=[]), 362, top=316, bottom=6, grid=False)
+    title, plot = "Reliability", reliability_plot()
+    empty = Scale(0, 1, ticks=[])
+    counts = Plot(empty, empty, 362, left=plot.left, top=316, bottom=6, grid=False)
     most = max(n / sum(tally["bin_n"]) for tally in tallies.values() for n in tally["bin_n"])
     rows = []
     for model, tally in tallies.items():
+        rows += [[NAMES[model], *line] for line in draw_reliability(plot, tally, model, NAMES[model])]
         bins = len(tally["bin_n"])
-        shares = [n / sum(tally["bin_n"]) for n in tally["bin_n"]]
-        found = [
-            (confidence / n, correct / n, n)
-            for n, confidence, correct in zip(
-                tally["bin_n"], tally["bin_confidence"], tally["bin_correct"], strict=True
-            )
-            if n
-        ]
-        plot.line([(confidence, correct) for confidence, correct, _ in found], f"{model} thin")
-        for confidence, correct, n in found:
-            words = (
-                f"{NAMES[model]}: {n:g} examples, confidence {percent(confidence)}, right {percent(correct)}"
-            )
-            plot.dot((confidence, correct), model, 2.2 + 4 * (n / sum(tally["bin_n"])) ** 0.5, words)
-            rows.append([NAMES[model], percent(confidence), percent(correct), f"{n:g}"])
-        counts.steps([i / bins for i in range(bins + 1)], [value / most for value in shares], model)
-    counts.body.append(label("examples", 0, 340, class_="name"))
+        heights = [n / sum(tally["bin_n"]) / most for n in tally["bin_n"]]
+        counts.steps([i / bins for i in range(bins + 1)], heights, model)
+    counts.body.append(label("examples", 0, 312, class_="name"))
     verdicts = {model: verdict(tally) for model, tally in tallies.items()}
     alt = f"Reliability diagram after round {final.round}. " + " ".join(
         f"The {NAMES[model]} model is {words}." for model, words in verdicts.items()
@@ -58,6 +43,29 @@ def reliability(run: Run) -> Figure | None:
 
 
 _RELIABILITY = ("model", "confidence", "accuracy", "examples")
+
+
+def reliability_plot() -> Plot:
+    """An empty diagram with the line on which a model is right as often as it says."""
+    marks = (0, 0.25, 0.5, 0.75, 1)
+    plot = Plot(
+        Scale(0, 1, "confidence", percent, ticks=marks), Scale(0, 1, "accuracy", percent, ticks=marks), 300
+    )
+    plot.line([(0, 0), (1, 1)], "ideal")
+    return plot
+
+
+def draw_reliability(plot: Plot, tally: dict[str, Numbers], style: str, name: str) -> list[list[str]]:
+    """A dot for every bin, larger for more examples, and a line; gives the numbers as rows."""
+    bins = zip(tally["bin_n"], tally["bin_confidence"], tally["bin_correct"], strict=True)
+    found = [(confidence / n, correct / n, n) for n, confidence, correct in bins if n]
+    total = sum(tally["bin_n"])
+    enough = min(10.0, total / 500)  # a bin with a handful of examples says nothing: a dot, but no line
+    plot.line([(x, y) for x, y, n in found if n >= enough], f"{style} thin")
+    for x, y, n in found:
+        words = f"{name}: {n:g} examples, confidence {percent(x)}, right {percent(y)}"
+        plot.dot((x, y), style, 2 + 4 * (n / total) ** 0.5, words)
+    return [[percent(x), percent(y), f"{n:g}"] for x, y, n in found]
 
 
 def verdict(tally: dict[str, Numbers]) -> str:

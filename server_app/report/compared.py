@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from bayes_core.metrics import add
-from server_app.report.certainty import entropy, model_shown
+from bayes_core.metrics import add, summarise
+from server_app.report.certainty import draw_reliability, entropy, model_shown, reliability_plot
 from server_app.report.clients import latest
 from server_app.report.figure import NAMES, Figure, headline
 from server_app.report.files import Run
@@ -80,22 +80,11 @@ def reliability(groups: Sequence[Group], model: str) -> Figure | None:
             totals[place] = add(tallies)
     if not totals:
         return None
-    title = f"Reliability, {NAMES[model]}"
-    marks = [0, 0.25, 0.5, 0.75, 1]
-    plot = Plot(
-        Scale(0, 1, "confidence", percent, ticks=marks), Scale(0, 1, "accuracy", percent, ticks=marks), 300
-    )
-    plot.line([(0, 0), (1, 1)], "ideal")
+    title, plot = f"Reliability, {NAMES[model]}", reliability_plot()
     gaps = []
     for place, tally in totals.items():
-        bins = list(zip(tally["bin_n"], tally["bin_confidence"], tally["bin_correct"], strict=True))
-        points = [(confidence / n, correct / n) for n, confidence, correct in bins if n]
-        plot.line(points, f"{style(place)} thin")
-        for (n, _, _), point in zip([one for one in bins if one[0]], points, strict=True):
-            words = f"{groups[place].title}: {n:g} examples, right {percent(point[1])}"
-            plot.dot(point, style(place), 1.8 + 3.5 * (n / sum(tally["bin_n"])) ** 0.5, words)
-        error = sum(abs(confidence - correct) for _, confidence, correct in bins) / sum(tally["bin_n"])
-        gaps.append(f"{groups[place].title} {percent(error)}")
+        draw_reliability(plot, tally, style(place), groups[place].title)
+        gaps.append(f"{groups[place].title} {percent(summarise(tally)['ece'])}")
     alt = f"Reliability diagram of the {NAMES[model]} models. Calibration errors: {'; '.join(gaps)}."
     caption = f"All seeds of a group together. Calibration error: {'; '.join(gaps)}."
     legend = [(f"line {style(place)}", groups[place].title) for place in totals]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server_app.report.files import Run
-from server_app.report.svg import percent, plain
 from server_app.rows import MODELS, number
 
 NAMES = {"pm": "personal", "gm": "global"}
@@ -47,7 +46,7 @@ def shown(metric: str, value: float | None) -> str:
     if value is None:
         return "–"
     shares = ("accuracy", "point_accuracy", "coverage", "nonzero")
-    return percent(value) if metric in shares else plain(round(value, 4))
+    return f"{100 * value:.1f}\u202f%" if metric in shares else f"{value:.4f}"
 
 
 def cluster_style(cluster: int) -> str:

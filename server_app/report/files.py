@@ -1,6 +1,7 @@
 """A run folder as a report reads it: what is there, and a sentence for each thing that is not."""
 
 import csv
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ Numbers = list[FiniteFloat]
 Entropies = Annotated[Numbers, Field(min_length=ENTROPY_BINS, max_length=ENTROPY_BINS)]
 Sigmas = Annotated[Numbers, Field(min_length=SIGMA_BINS, max_length=SIGMA_BINS)]
 Lambdas = Annotated[Numbers, Field(min_length=LAMBDA_BINS, max_length=LAMBDA_BINS)]
+DISTRIBUTION = re.compile(r"w|u\d+")  # in a checkpoint: the server's, or a cluster's
 T = TypeVar("T")
 
 
@@ -151,14 +153,14 @@ def _weights(folder: Path, config: dict[str, Any]) -> Weights:
     checkpoint = load_checkpoint(folder)
     if checkpoint is None or config["settings"]["method"] == "local":  # which learns no global model
         return Weights()
-    told = []
-    for v in checkpoint[1].values():
-        sizes = list((config.get("layers") or {}).values())
-        told.append(
-            weight_counts(
-                _family(len(v), config), v, sizes if sum(sizes) == v.shape[1] else [int(v.shape[1])]
-            )
-        )
+    sizes = list((config.get("layers") or {}).values())
+    told = [
+        weight_counts(_family(len(v), config), v, sizes if sum(sizes) == v.shape[1] else [int(v.shape[1])])
+        for name, v in checkpoint[1].items()
+        if DISTRIBUTION.fullmatch(name) and v.ndim == 2
+    ]
+    if not told:
+        return Weights()
     total: dict[str, Any] = {
         key: [sum(column) for column in zip(*(one[key] for one in told), strict=True)] for key in told[0]
     }

@@ -3,7 +3,7 @@
 STYLE = """
 :root { color-scheme: light dark;
   --page: #ffffff; --card: #f7f8fa; --line: #dfe3e8; --ink: #191d23; --muted: #58626e; --link: #1558b0;
-  --pm: #1663c7; --gm: #c4570a; --bad: #b3261e; --good: #1a7f4b; --plain: #6b7683;
+  --pm: #1663c7; --gm: #b34a00; --bad: #b3261e; --good: #1a7f4b; --plain: #6b7683;
   --c0: #7a3ea8; --c1: #14866d; --c2: #b07d00; --c3: #c22f77; --c4: #3f6f96; --c5: #86592d; --c6: #5b8a00;
   --c7: #a43a3a;
   --h0: #f3f6fb; --h1: #dfe9f7; --h2: #c7daf1; --h3: #a9c6ea; --h4: #86aee0; --h5: #6294d4; --h6: #427bc3;
@@ -34,7 +34,8 @@ header small, .note { color: var(--muted); }
   margin: 1.2rem 0; padding: 0; list-style: none; }
 .tiles li { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
   padding: .6rem .8rem; }
-.tiles b { display: block; font-size: 1.35rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
+.tiles b { display: block; font-size: 1.2rem; line-height: 1.4; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
 .tiles .pm { color: var(--pm); } .tiles .gm { color: var(--gm); } .tiles .bad { color: var(--bad); }
 .tiles span { color: var(--muted); font-size: .85rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr));

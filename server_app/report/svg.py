@@ -111,14 +111,15 @@ class Plot:
     y: Scale
     height: float = 240
     width: float = WIDTH
-    left: float = 46
-    right: float = 18
+    left: float = 0  # 0: as much as the labels of y need
+    right: float = 22
     top: float = 24
     bottom: float = 38
     grid: bool = True
     body: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.left = self.left or 8 + 8 * max((len(self.y.form(mark)) for mark in self.y.marks()), default=0)
         floor, wall = self.height - self.bottom, self.width - self.right
         for value in self.y.marks():
             y = self.py(value)

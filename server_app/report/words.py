@@ -21,9 +21,8 @@ METHODS = {
     "local": ("local", "every client trains alone, for comparison"),
 }  # fmt: skip
 STATES = {
-    "finished": "finished",
-    "running": "still running, or ended without a word",
-    "stopped": "stopped before its end",
+    "running": "is still running, or ended without a word",
+    "stopped": "was stopped before its end",
     "failed": "failed",
 }
 

@@ -134,6 +134,7 @@ def test_a_signal_stops_the_run_and_names_the_command_that_resumes_it(
         "Resume with:  fedbayes run --resume a",
     ]
     assert state(folder) == ("stopped", "")
+    assert "The run was stopped before its end" in (folder / "report.html").read_text("utf-8")
     assert not (folder / LOCK).exists()
     assert signal.getsignal(number) == before
 

@@ -12,7 +12,6 @@ from harness import Outcome
 
 from server_app.report import write_report
 from server_app.report.files import read_run
-from server_app.report.svg import percent
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]
@@ -54,7 +53,7 @@ def test_the_page_says_what_the_csv_says(federate: Federate) -> None:
     run = federate()
     page = (run.folder / "report.html").read_text("utf-8")
     for model in ("pm", "gm"):
-        assert percent(float(run.rows[-1][f"{model}_accuracy"])) in page
+        assert f"{100 * float(run.rows[-1][f'{model}_accuracy']):.1f}\u202f%" in page
     assert "finished" in page and "class dog" not in page
     assert page.count(" of class ") == 4 * 10, "a simulation tells each client's labels"
 

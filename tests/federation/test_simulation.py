@@ -65,5 +65,6 @@ def test_killed_and_resumed_a_simulation_ends_like_an_undisturbed_one(
     assert resumed.state == "finished"
     assert not processes_below(out), "nothing is left behind"
     assert sorted(path.name for path in (out / "run").iterdir() if not path.name.startswith(".")) == [
-        "checkpoint.safetensors", "clients.csv", "config.json", "log.txt", "rounds.csv",
+        "checkpoint.safetensors", "clients.csv", "config.json", "evaluations.jsonl", "log.txt", "report.html",
+        "rounds.csv",
     ]  # fmt: skip

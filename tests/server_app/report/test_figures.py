@@ -35,10 +35,10 @@ def test_convergence_has_a_dot_for_every_evaluated_round(run_of: RunOf) -> None:
     ])  # fmt: skip
     figure = progress.convergence(run)
     assert hints(figure, "circle") == [
-        "round 0: personal 25 %", "round 10: personal 75 %", "round 0: global 25 %", "round 10: global 50 %",
+        "round 0: personal 25.0 %", "round 10: personal 75.0 %", "round 0: global 25.0 %", "round 10: global 50.0 %",
     ]  # fmt: skip
     first, last = shapes(figure, "circle", "pm")
-    assert (float(first.get("cx") or 0), float(last.get("cx") or 0)) == (46, 382)
+    assert (float(first.get("cx") or 0), float(last.get("cx") or 0)) == (40, 378)  # labels such as "40 %"
     assert figure and figure.table and figure.table.rows[1][0] == "10"
 
 
@@ -46,8 +46,8 @@ def test_reliability_places_each_bin_at_its_confidence(run_of: RunOf) -> None:
     evidence = {"pm": tally(b7=(40, 20, 10), b14=(60, 60, 60)), "gm": tally(b14=(100, 98, 90))}
     figure = certainty.reliability(run_of(evaluations={3: evidence}))
     dots = shapes(figure, "circle", "pm")
-    # x from 46 to 382 over 336, y from 262 up to 24 over 238: (½, ¼) and (1, 1)
-    assert [(float(d.get("cx") or 0), float(d.get("cy") or 0)) for d in dots] == [(214, 202.5), (382, 24)]
+    # x from 48 to 378, y from 262 up to 24: (½, ¼) and (1, 1)
+    assert [(float(d.get("cx") or 0), float(d.get("cy") or 0)) for d in dots] == [(213, 202.5), (378, 24)]
     assert float(dots[1].get("r") or 0) > float(dots[0].get("r") or 0)
     assert hints(figure, "circle")[0] == "personal: 40 examples, confidence 50 %, right 25 %"
     assert figure and [words.replace("\u202f", " ") for _, words in figure.legend] == [

@@ -45,7 +45,7 @@ def test_a_run_in_words(run_of: RunOf) -> None:
         "Model dnn with 4 weights."
     )
     assert result == (
-        "After round 4, the personal models reach an accuracy of 90 %, the global model 85 % on all clients' "
+        "After round 4, the personal models reach an accuracy of 90.0 %, the global model 85.0 % on all clients' "
         "test data. The personal model is better than the global one at 1 of 2 clients."
     )
     # entropy: 97.5 % is the centre of the last bin; 2.5 % and 47.5 % have the mean 25 %
@@ -61,7 +61,7 @@ def test_only_a_global_model(run_of: RunOf) -> None:
     run = run_of(rows=[{"round": 2, "gm_accuracy": 0.5}], method="fedavg")
     assert (
         text(run)[1]
-        == "After round 2, the global model reaches an accuracy of 50 % on all clients' test data."
+        == "After round 2, the global model reaches an accuracy of 50.0 % on all clients' test data."
     )
 
 
@@ -69,7 +69,7 @@ def test_regression_speaks_of_rmse(run_of: RunOf) -> None:
     page = render(
         run_of(rows=[{"round": 0, "pm_rmse": 4.0}, {"round": 2, "pm_rmse": 2.5, "pm_coverage": 0.9}])
     )
-    assert "the personal models reach an RMSE of 2.5</b>" in page
+    assert "the personal models reach an RMSE of 2.5000</b>" in page
     assert "Lower is better." in page
 
 
