@@ -17,8 +17,9 @@ from flwr.serverapp import Grid
 
 from strategies.replies import array_bytes, reason_of
 
-# Looking for replies: soon after the last one, then less and less often, so that waiting costs little either way.
-SOONEST, LATEST, SHARE = 0.005, 1.0, 0.03  # seconds, seconds, and of the time since the last reply
+# Looking for replies: soon after the last one, then less and less often, so that waiting costs little either way. Not
+# sooner than that: each look takes processor time from the clients of a simulation.
+SOONEST, LATEST, SHARE = 0.03, 1.0, 0.03  # seconds, seconds, and of the time since the last reply
 PAIRS = 6000  # of nodes and messages that a simulation looks through in about 0.02 s
 TOGETHER = 8  # replies that may be in memory at once
 FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
