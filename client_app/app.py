@@ -89,7 +89,7 @@ def hello(message: Message, context: Context) -> Message:
             "group": -1 if data.group is None else data.group,
             "partitions": int(context.node_config.get("num-partitions", 0)),
         }
-        if shares_labels(context):
+        if data.classes and shares_labels(context):
             said["labels"] = torch.bincount(data.y_train, minlength=len(data.classes)).tolist()
     except (DataError, ValueError) as error:
         said["error"] = public(error) if is_real(context) else str(error)

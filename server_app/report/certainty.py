@@ -1,9 +1,11 @@
 """Figures of certainty: the reliability diagram, and each client's uncertainty over training (figure 2)."""
 
+from collections.abc import Sequence
+
 from server_app.report.figure import NAMES, Figure, Table, evenly, natural
-from server_app.report.files import Evaluation, Numbers, Run
+from server_app.report.files import Evaluation, Numbers, Run, Tally
 from server_app.report.svg import Plot, Scale, drawing, element, hint, label, percent
-from server_app.rows import MODELS
+from server_app.rows import MODELS, Row, series
 
 CLIENTS_SHOWN = 5  # as many as in the paper's figure
 MILESTONES = (0, 1, 10)  # the paper's epochs; the last round is added
@@ -15,18 +17,16 @@ def reliability(run: Run) -> Figure | None:
     if not measured:
         return None
     final = measured[-1]
-    tallies = {model: tally for model in MODELS if (tally := getattr(final, model)) and "bin_n" in tally}
-    if not tallies:
-        return None
+    tallies: dict[str, Tally] = {model: tally for model in MODELS if (tally := getattr(final, model))}
     title, plot = "Reliability", reliability_plot()
     empty = Scale(0, 1, ticks=[])
     counts = Plot(empty, empty, 362, left=plot.left, top=316, bottom=6, grid=False)
-    most = max(n / sum(tally["bin_n"]) for tally in tallies.values() for n in tally["bin_n"])
+    most = max(n / tally.n for tally in tallies.values() for n in tally.bin_n)
     rows = []
     for model, tally in tallies.items():
         rows += [[NAMES[model], *line] for line in draw_reliability(plot, tally, model, NAMES[model])]
-        bins = len(tally["bin_n"])
-        heights = [n / sum(tally["bin_n"]) / most for n in tally["bin_n"]]
+        bins = len(tally.bin_n)
+        heights = [n / tally.n / most for n in tally.bin_n]
         counts.steps([i / bins for i in range(bins + 1)], heights, model)
     counts.body.append(label("examples", 0, 312, class_="name"))
     verdicts = {model: verdict(tally) for model, tally in tallies.items()}
@@ -55,26 +55,23 @@ def reliability_plot() -> Plot:
     return plot
 
 
-def draw_reliability(plot: Plot, tally: dict[str, Numbers], style: str, name: str) -> list[list[str]]:
+def draw_reliability(plot: Plot, tally: Tally, style: str, name: str) -> list[list[str]]:
     """A dot for every bin, larger for more examples, and a line; gives the numbers as rows."""
-    bins = zip(tally["bin_n"], tally["bin_confidence"], tally["bin_correct"], strict=True)
+    bins = zip(tally.bin_n, tally.bin_confidence, tally.bin_correct, strict=True)
     found = [(confidence / n, correct / n, n) for n, confidence, correct in bins if n]
-    total = sum(tally["bin_n"])
-    enough = min(10.0, total / 500)  # a bin with a handful of examples says nothing: a dot, but no line
+    enough = min(10.0, tally.n / 500)  # a bin with a handful of examples says nothing: a dot, but no line
     plot.line([(x, y) for x, y, n in found if n >= enough], f"{style} thin")
     for x, y, n in found:
         words = f"{name}: {n:g} examples, confidence {percent(x)}, right {percent(y)}"
-        plot.dot((x, y), style, 2 + 4 * (n / total) ** 0.5, words)
+        plot.dot((x, y), style, 2 + 4 * (n / tally.n) ** 0.5, words)
     return [[percent(x), percent(y), f"{n:g}"] for x, y, n in found]
 
 
-def verdict(tally: dict[str, Numbers]) -> str:
+def verdict(tally: Tally) -> str:
     """How a model's confidence compares with its accuracy, in words."""
-    n = sum(tally["bin_n"]) or 1.0
-    gap = (sum(tally["bin_confidence"]) - sum(tally["bin_correct"])) / n
-    if abs(gap) < 0.005:
+    if abs(tally.excess) < 0.005:
         return "as sure as it is right"
-    return f"{percent(abs(gap))} too {'sure' if gap > 0 else 'unsure'}"
+    return f"{percent(abs(tally.excess))} too {'sure' if tally.excess > 0 else 'unsure'}"
 
 
 def entropy(counts: Numbers) -> float:
@@ -82,49 +79,54 @@ def entropy(counts: Numbers) -> float:
     return sum((place + 0.5) * n for place, n in enumerate(counts)) / len(counts) / (sum(counts) or 1.0)
 
 
-def model_shown(run: Run) -> str | None:
-    """The personal models where there are any, else the global one; None without counts."""
+def entropies(rows: Sequence[Row], run: Run) -> tuple[str, list[tuple[int, float]]]:
+    """The model whose uncertainty is shown (the personal one where there is one), and its relative entropies."""
     for model in MODELS:
-        if any(getattr(site, f"{model}_entropy") for one in run.evaluations for site in one.sites.values()):
-            return model
-    return None
+        if points := series(rows, f"{model}_entropy"):
+            return model, [(at, value / run.uniform) for at, value in points]
+    return "", []
 
 
 def uncertainty(run: Run) -> Figure | None:
-    """The mean entropy of each client's predictions over training."""
-    model = model_shown(run)
-    if model is None:
+    """The mean entropy of each client's predictions over training, and how much of it is the model's own."""
+    model, means = entropies(run.rows, run)
+    if not means:
         return None
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for one in run.evaluations:
-        for site, told in one.sites.items():
-            if counts := getattr(told, f"{model}_entropy"):
-                lines.setdefault(site, []).append((one.round, entropy(counts)))
+    by_site: dict[str, list[Row]] = {}
+    for row in run.clients:
+        by_site.setdefault(row["site"], []).append(row)
+    lines = {
+        site: points
+        for site in sorted(by_site, key=natural)
+        if (points := [(at, value / run.uniform) for at, value in series(by_site[site], f"{model}_entropy")])
+    }
+    doubts = [(at, value / run.uniform) for at, value in series(run.rows, f"{model}_mutual_information")]
+    shows_doubts = any(value > 0 for _, value in doubts)
     title = "Uncertainty of each client over training"
-    final = max(points[-1][0] for points in lines.values())
-    top = max(value for points in lines.values() for _, value in points)
-    plot = Plot(Scale(0, final or 1, "round"), Scale(0, min(1.0, top * 1.05) or 1.0, "entropy", percent))
+    top = max(value for points in (means, *lines.values()) for _, value in points)
+    plot = Plot(
+        Scale(0, means[-1][0] or 1, "round"), Scale(0, min(1.0, top * 1.05) or 1.0, "entropy", percent)
+    )
     for site, points in lines.items():
         plot.line(points, f"{model} faint")
         plot.dot(points[-1], f"{model} faint", 2, f"site {site}: {percent(points[-1][1])}")
-    means = []
-    for one in run.evaluations:
-        values = [dict(points)[one.round] for points in lines.values() if one.round in dict(points)]
-        if values:
-            means.append((one.round, sum(values) / len(values)))
     plot.line(means, model)
+    legend = [(f"line {model} faint", "one client"), (f"line {model}", f"all, now {percent(means[-1][1])}")]
+    if shows_doubts:
+        plot.line(doubts, "doubt")
+        legend.append(("line doubt", f"mutual information, now {percent(doubts[-1][1])}"))
     alt = (
-        f"Mean entropy of the {NAMES[model]} model's predictions at {len(lines)} clients: "
-        f"{percent(means[0][1])} of a uniform guess's in round {means[0][0]}, {percent(means[-1][1])} in "
-        f"round {means[-1][0]}."
+        f"Entropy of the {NAMES[model]} model's predictions, as a share of a uniform guess's: "
+        f"{percent(means[0][1])} in round {means[0][0]}, {percent(means[-1][1])} in round {means[-1][0]}, at "
+        f"{len(lines)} clients."
     )
-    ends = sorted(lines, key=natural)
-    table = [[site, percent(lines[site][0][1]), percent(lines[site][-1][1])] for site in ends]
     caption = (
         f"Entropy of the {NAMES[model]} model's predictions on the client's own test data; 100 % is a uniform "
         "guess. A client whose line stays high is not sure of its own data."
-    )
-    legend = [(f"line {model} faint", "one client"), (f"line {model}", f"mean, now {percent(means[-1][1])}")]
+    ).replace("100 %", percent(1))
+    if shows_doubts:
+        caption += " Mutual information is the part that more data would settle: how much the draws disagree."
+    table = [[site, percent(points[0][1]), percent(points[-1][1])] for site, points in lines.items()]
     return Figure(
         "uncertainty", title, plot.svg(title, alt), caption, legend, Table(("site", "first", "last"), table)
     )
@@ -132,11 +134,11 @@ def uncertainty(run: Run) -> Figure | None:
 
 def histograms(run: Run) -> Figure | None:
     """The paper's figure 2: how the predictions' entropy is spread, for five clients at rounds 0, 1, 10."""
-    model = model_shown(run)
+    model = next((model for model in MODELS if _told(run, f"{model}_entropy")), None)
     if model is None:
         return None
     key = f"{model}_entropy"
-    told = [one for one in run.evaluations if any(getattr(site, key) for site in one.sites.values())]
+    told = _told(run, key)
     moments = milestones(told)
     final = told[-1].sites
     by_certainty = sorted(
@@ -192,6 +194,11 @@ def histograms(run: Run) -> Figure | None:
         "Columns: clients from the surest to the least sure. Every row has its own height."
     )
     return Figure("histograms", title, drawing(bottom + 12, "".join(body), title, alt), caption)
+
+
+def _told(run: Run, key: str) -> list[Evaluation]:
+    """The evaluations in which some site gave these counts."""
+    return [one for one in run.evaluations if any(getattr(site, key) for site in one.sites.values())]
 
 
 def _mean(one: Evaluation, key: str) -> float:

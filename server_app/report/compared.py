@@ -3,11 +3,10 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from bayes_core.metrics import add, summarise
-from server_app.report.certainty import draw_reliability, entropy, model_shown, reliability_plot
+from server_app.report.certainty import draw_reliability, entropies, reliability_plot
 from server_app.report.clients import latest
 from server_app.report.figure import NAMES, Figure, headline
-from server_app.report.files import Run
+from server_app.report.files import Tally
 from server_app.report.groups import Group
 from server_app.report.svg import Plot, Scale, drawing, element, hint, label, percent, plain
 from server_app.rows import number, series
@@ -34,7 +33,9 @@ def convergence(groups: Sequence[Group], model: str) -> Figure | None:
 
 def uncertainty(groups: Sequence[Group]) -> Figure | None:
     """The mean entropy of the predictions over rounds: personal where a group has personal models."""
-    lines = {place: _band([_entropies(run) for run in one.runs]) for place, one in enumerate(groups)}
+    lines = {
+        place: _band([entropies(run.rows, run)[1] for run in one.runs]) for place, one in enumerate(groups)
+    }
     return _over_rounds("uncertainty", "Uncertainty of predictions", groups, lines, percent, "entropy")
 
 
@@ -71,20 +72,17 @@ def reliability(groups: Sequence[Group], model: str) -> Figure | None:
     """Accuracy against confidence, all seeds of a group together."""
     totals = {}
     for place, one in enumerate(groups):
-        tallies = [
-            tally
-            for run in one.runs
-            if run.evaluations and (tally := getattr(run.evaluations[-1], model)) and "bin_n" in tally
-        ]
+        told = [run.evaluations[-1] for run in one.runs if run.evaluations]
+        tallies: list[Tally] = [tally for evaluation in told if (tally := getattr(evaluation, model))]
         if tallies:
-            totals[place] = add(tallies)
+            totals[place] = Tally.together(tallies)
     if not totals:
         return None
     title, plot = f"Reliability, {NAMES[model]}", reliability_plot()
     gaps = []
     for place, tally in totals.items():
         draw_reliability(plot, tally, style(place), groups[place].title)
-        gaps.append(f"{groups[place].title} {percent(summarise(tally)['ece'])}")
+        gaps.append(f"{groups[place].title} {percent(tally.error)}")
     alt = f"Reliability diagram of the {NAMES[model]} models. Calibration errors: {'; '.join(gaps)}."
     caption = f"All seeds of a group together. Calibration error: {'; '.join(gaps)}."
     legend = [(f"line {style(place)}", groups[place].title) for place in totals]
@@ -167,16 +165,6 @@ def _band(runs: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[float, floa
         found.append(
             (float(at), statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
         )
-    return found
-
-
-def _entropies(run: Run) -> list[tuple[int, float]]:
-    model = model_shown(run)
-    found = []
-    for one in run.evaluations if model else ():
-        counts = [some for site in one.sites.values() if (some := getattr(site, f"{model}_entropy"))]
-        if counts:
-            found.append((one.round, statistics.fmean(entropy(some) for some in counts)))
     return found
 
 

@@ -1,13 +1,14 @@
 """A run folder as a report reads it: what is there, and a sentence for each thing that is not."""
 
 import csv
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, ValidationError, model_validator
 
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS, weight_counts
@@ -40,12 +41,52 @@ class Weights(BaseModel):
     nonzero: Numbers | None = None
 
 
+class Tally(BaseModel):
+    """Of all clients' test examples, by confidence: how many, the sum of it, how many right."""
+
+    bin_n: Numbers
+    bin_confidence: Numbers
+    bin_correct: Numbers
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "Tally":
+        if len({len(self.bin_n), len(self.bin_confidence), len(self.bin_correct)}) > 1 or not self.n > 0:
+            raise ValueError("bins without examples or of different numbers")
+        return self
+
+    @property
+    def n(self) -> float:
+        return sum(self.bin_n)
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error."""
+        gaps = zip(self.bin_confidence, self.bin_correct, strict=True)
+        return sum(abs(confidence - correct) for confidence, correct in gaps) / self.n
+
+    @property
+    def excess(self) -> float:
+        """Mean confidence minus accuracy."""
+        return (sum(self.bin_confidence) - sum(self.bin_correct)) / self.n
+
+    @classmethod
+    def together(cls, several: Sequence["Tally"]) -> "Tally":
+        names = ("bin_n", "bin_confidence", "bin_correct")
+        return cls(**{name: [sum(bins) for bins in zip(*(getattr(one, name) for one in several), strict=True)]
+                      for name in names})  # fmt: skip
+
+
+def _binned(tally: Any) -> Any:
+    """A regression's tally has no confidence to bin."""
+    return None if isinstance(tally, dict) and "bin_n" not in tally else tally
+
+
 class Evaluation(BaseModel):
     """One line of evaluations.jsonl."""
 
     round: int
-    pm: dict[str, Numbers] | None = None
-    gm: dict[str, Numbers] | None = None
+    pm: Annotated[Tally | None, BeforeValidator(_binned)] = None
+    gm: Annotated[Tally | None, BeforeValidator(_binned)] = None
     sites: dict[str, Counts] = {}
     weights: Weights = Weights()
 
@@ -91,6 +132,11 @@ class Run:
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = self.config["settings"]
         return settings
+
+    @property
+    def uniform(self) -> float:
+        """The entropy of a uniform guess, in nats."""
+        return math.log(max(len(self.config.get("classes") or ()), 2))
 
     @property
     def layers(self) -> dict[str, int]:
@@ -179,7 +225,7 @@ def _name_what_is_not_there(folder: Path, config: dict[str, Any], missing: list[
     wanted = {
         "rounds.csv": "no figures over rounds",
         "clients.csv": "no figures of single clients",
-        FILE: "no reliability diagram, no uncertainty and no weights of personal models",
+        FILE: "no reliability diagram, no histograms of certainty and no weights of personal models",
         "checkpoint.safetensors": "no weights of the global model",
     }
     if config["settings"]["method"] == "cfedbayes":

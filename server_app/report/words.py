@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from server_app.report.certainty import entropy, model_shown, verdict
+from server_app.report.certainty import entropies, verdict
 from server_app.report.clients import cluster_of, latest
 from server_app.report.figure import NAMES, headline, shown
 from server_app.report.files import Run
@@ -96,27 +96,20 @@ def _calibration(run: Run) -> Iterator[str]:
     told = []
     for model, error in errors.items():
         tally = getattr(final, model) if final else None
-        how = f" ({verdict(tally)})" if tally and "bin_n" in tally else ""
+        how = f" ({verdict(tally)})" if tally else ""
         told.append(f"{percent(error)} for the {NAMES[model]} model{how}")
     if told:
         yield f"Between confidence and accuracy lie on average (ECE) {' and '.join(told)}."
 
 
 def _certainty(run: Run) -> Iterator[str]:
-    model = model_shown(run)
-    if model is None:
-        return
-    means = []
-    for one in run.evaluations:
-        counts = [c for site in one.sites.values() if (c := getattr(site, f"{model}_entropy"))]
-        if counts:
-            means.append((one.round, sum(map(entropy, counts)) / len(counts)))
-    (first, before), (final, now) = means[0], means[-1]
-    if final > first:
+    model, means = entropies(run.rows, run)
+    if len(means) > 1:
+        (first, before), (_, now) = means[0], means[-1]
         way = "fell" if now < before else "rose"
         yield (
-            f"The uncertainty of the {NAMES[model]} predictions {way} from {percent(before)} of a uniform "
-            f"guess's in round {first} to {percent(now)}."
+            f"The uncertainty (entropy) of the {NAMES[model]} predictions {way} from {percent(before)} of a "
+            f"uniform guess's in round {first} to {percent(now)}."
         )
 
 
@@ -150,6 +143,8 @@ def _ending(run: Run) -> Iterator[str]:
     yield (
         f"{done} of {wanted} rounds in {duration(passed)}, {size(sent)} of distributions exchanged, {replies}."
     )
+    if left_out := sum(row.get("status") == "left out" for row in run.clients):
+        yield f"{left_out} uploads, the least certain, were left out (aggregation-confidence)."
     if state != "finished":
         reason = f": {escape(message)}" if message else "."
         yield f'<b class="bad">The run {STATES.get(state, escape(state))}</b>{reason}'

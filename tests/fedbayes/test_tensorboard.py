@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ tensorboard = pytest.importorskip("tensorboard", reason="the package tensorboard
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder / "tensorboard"))
+    events = EventAccumulator(str(folder))
     events.Reload()
     return {
         tag: [(one.step, round(one.value, 6)) for one in events.Scalars(tag)]
@@ -25,7 +26,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_events_become_scalars(tmp_path: Path) -> None:
     from fedbayes.tensorboard import EventFiles
 
-    with EventFiles(tmp_path) as files:
+    with closing(EventFiles(tmp_path)) as files:
         files.show({"event": "start", "round": 1, "rounds": 2})
         files.show(
             {"event": "evaluated", "round": 0, "pm_accuracy": 0.25, "gm_accuracy": 0.125, "gm_nll": 2.5}
@@ -50,7 +51,7 @@ def test_a_resumed_run_replaces_the_rounds_it_repeats(
     from fedbayes import tensorboard as ours
 
     def attempt(first: int, scores: dict[int, float]) -> None:
-        with ours.EventFiles(tmp_path) as files:
+        with closing(ours.EventFiles(tmp_path)) as files:
             files.show({"event": "start", "round": first})
             for at, score in scores.items():
                 files.show({"event": "evaluated", "round": at, "pm_accuracy": score})
@@ -76,6 +77,21 @@ def test_without_the_package_nothing_is_started(
     assert list(here.iterdir()) == []
 
 
+def test_the_display_writes_them_beside_its_own_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    from fedbayes.progress import RunProgress
+
+    with RunProgress(Console(width=80), "a", tmp_path / "tensorboard") as progress:
+        assert not (tmp_path / "tensorboard").exists(), "nothing before the run begins"
+        progress.show({"event": "start", "round": 1, "rounds": 1})
+        progress.show({"event": "evaluated", "round": 0, "rounds": 1, "pm_accuracy": 0.5})
+    assert scalars(tmp_path / "tensorboard") == {"accuracy/personal": [(0, 0.5)]}
+    assert "round 0/1  PM 0.500" in capsys.readouterr().out
+
+
 def test_the_flag_reaches_the_simulation(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedbayes import simulate
     from fedbayes.plan import Plan
@@ -87,3 +103,4 @@ def test_the_flag_reaches_the_simulation(here: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(SystemExit):
             command.main(words)
     assert [plan.tensorboard for plan in plans] == [False, True, True, True]
+    assert plans[0].event_files is None and plans[1].event_files == plans[1].folder / "tensorboard"

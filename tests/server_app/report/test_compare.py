@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from handmade import MakeRun, entropies, tally
+from handmade import MakeRun, tally
 
 from server_app.report.compare import write_comparison
 from server_app.report.files import Run
@@ -19,7 +19,7 @@ def scores(pm: float | None, gm: float, rounds: int = 4) -> list[dict[str, objec
     return [
         {"round": 0, "pm_accuracy": None if pm is None else 0.1, "gm_accuracy": 0.1},
         {"round": rounds, "pm_accuracy": pm, "gm_accuracy": gm, "pm_ece": None if pm is None else 0.02,
-         "seconds": 2, "bytes_up": 1e6, "bytes_down": 1e6},
+         "gm_entropy": 0.3, "seconds": 2, "bytes_up": 1e6, "bytes_down": 1e6},
     ]  # fmt: skip
 
 
@@ -28,7 +28,6 @@ def sweep(make: MakeRun) -> list[Path]:
     """Two seeds of pFedBayes, two of FedAvg."""
     evidence = {
         "pm": tally(b14=(10, 9, 9)), "gm": tally(b14=(10, 9, 8)),
-        "sites": {"0": {"pm_entropy": entropies(b2=10)}},
     }  # fmt: skip
     clients = [{"round": 4, "site": "0", "pm_accuracy": 0.8, "gm_accuracy": 0.5}]
     folders = [

@@ -1,5 +1,6 @@
 """What the figures draw, against places worked out by hand."""
 
+import math
 import re
 from collections.abc import Callable
 from xml.etree import ElementTree
@@ -61,14 +62,32 @@ def test_entropy_is_taken_at_the_centre_of_its_bin() -> None:
     assert certainty.entropy(entropies(b0=1, b19=3)) == pytest.approx((0.025 + 3 * 0.975) / 4)
 
 
-def test_uncertainty_over_training_and_at_its_milestones(run_of: RunOf) -> None:
+def test_uncertainty_over_training(run_of: RunOf) -> None:
+    uniform = math.log(2)  # of two classes
+    run = run_of(
+        rows=[
+            {"round": 0, "pm_entropy": uniform, "pm_mutual_information": uniform / 2},
+            {"round": 8, "pm_entropy": uniform / 4, "pm_mutual_information": 0.0},
+        ],
+        clients=[
+            {"round": at, "site": site, "pm_entropy": share * uniform}
+            for at, site, share in ((0, "a", 1), (0, "b", 1), (8, "a", 0.2), (8, "b", 0.3))
+        ],
+    )
+    figure = certainty.uncertainty(run)
+    assert len(shapes(figure, "path", "faint")) == 2 and len(shapes(figure, "path", "doubt")) == 1
+    assert hints(figure, "circle") == ["site a: 20 %", "site b: 30 %"]
+    assert figure and [words.replace("\u202f", " ") for _, words in figure.legend] == [
+        "one client", "all, now 25 %", "mutual information, now 0 %",
+    ]  # fmt: skip
+
+
+def test_histograms_of_certainty_at_the_papers_rounds(run_of: RunOf) -> None:
     def told(place: int) -> dict[str, object]:
         sites = {str(i): {"pm_entropy": entropies(**{f"b{min(place + i, 19)}": 10.0})} for i in range(8)}
         return {"sites": sites}
 
     run = run_of(evaluations={0: told(19), 1: told(17), 5: told(12), 10: told(7), 20: told(3), 40: told(1)})
-    lines = shapes(certainty.uncertainty(run), "path", "faint")
-    assert len(lines) == 8
     assert [one.round for one in certainty.milestones(run.evaluations)] == [0, 1, 10, 40]
     figure = certainty.histograms(run)
     bars = hints(figure, "rect")
@@ -79,9 +98,14 @@ def test_uncertainty_over_training_and_at_its_milestones(run_of: RunOf) -> None:
 
 
 def test_without_personal_models_the_global_one_is_shown(run_of: RunOf) -> None:
-    run = run_of(evaluations={0: {"sites": {"0": {"gm_entropy": entropies(b3=5)}}}}, method="fedavg")
-    figure = certainty.uncertainty(run)
-    assert figure and "global model" in figure.caption
+    run = run_of(
+        rows=[{"round": 0, "gm_entropy": 0.1, "gm_mutual_information": 0.0}],
+        evaluations={0: {"sites": {"0": {"gm_entropy": entropies(b3=5)}}}},
+        method="fedavg",
+    )
+    for figure in (certainty.uncertainty(run), certainty.histograms(run)):
+        assert figure and "global model" in figure.caption
+    assert not shapes(certainty.uncertainty(run), "path", "doubt"), "one network has no doubts of its own"
 
 
 def test_sigma_shows_personal_and_global_on_one_axis(run_of: RunOf) -> None:

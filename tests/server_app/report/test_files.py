@@ -11,7 +11,7 @@ from server_app.report import render, write_report
 from server_app.report.files import read_run
 from server_app.runs import RunError
 
-ROWS = [{"round": 0, "pm_accuracy": 0.1}, {"round": 1, "pm_accuracy": 0.9, "seconds": 2}]
+ROWS = [{"round": 0, "pm_accuracy": 0.1}, {"round": 1, "pm_accuracy": 0.9, "pm_entropy": 0.5, "seconds": 2}]
 
 
 def test_a_whole_run_has_nothing_missing(make: MakeRun) -> None:
@@ -75,11 +75,11 @@ def test_a_broken_file_costs_its_figures_and_no_more(
     figures = {part.split('"')[0] for part in whole.split('<figure id="')[1:]}
     left = {part.split('"')[0] for part in broken.split('<figure id="')[1:]}
     lost = {
-        "rounds.csv": {"result", "convergence", "seconds"},
+        "rounds.csv": {"result", "convergence", "uncertainty", "seconds"},
         "clients.csv": {"clients", "memberships"},
         "clusters.json": {"kl", "eigenvalues"},
         "checkpoint.safetensors": {"sigma"},
-        "evaluations.jsonl": {"reliability", "uncertainty", "histograms"},
+        "evaluations.jsonl": {"reliability", "histograms"},
     }[name]
     assert lost <= figures and left == figures - lost
     sentence = [line for line in read_run(folder).missing if name in line]
@@ -91,7 +91,9 @@ def test_a_broken_file_costs_its_figures_and_no_more(
     [
         {"sites": {"0": {"pm_entropy": [1, 2]}}},
         {"sites": 7},
-        {"pm": {"n": "many"}},
+        {"pm": {"bin_n": "many"}},
+        {"pm": tally(b3=(0, 0, 0))},
+        {"gm": 7},
         {"weights": {"sigma": [float("nan")] * 2000}},
     ],
 )
@@ -100,6 +102,11 @@ def test_an_impossible_evaluation_is_named(make: MakeRun, evidence: dict[str, ob
     missing = read_run(folder).missing
     assert len(missing) == 1 and missing[0].startswith("evaluations.jsonl cannot be used: ")
     write_report(folder)
+
+
+def test_a_regression_has_no_bins_and_that_is_no_error(make: MakeRun) -> None:
+    run = read_run(make(rows=ROWS, evaluations={1: {"pm": {"n": [5.0], "squared": [2.0]}}}))
+    assert run.missing == [] and run.evaluations[0].pm is None
 
 
 def test_clusters_of_different_lengths_are_named(make: MakeRun) -> None:

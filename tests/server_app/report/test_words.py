@@ -1,5 +1,6 @@
 """The run in words, and what may go wrong in it."""
 
+import math
 import re
 from collections.abc import Callable
 from html import unescape
@@ -9,7 +10,7 @@ from handmade import entropies, tally
 
 from server_app.report import render
 from server_app.report.certainty import verdict
-from server_app.report.files import Run
+from server_app.report.files import Run, Tally
 from server_app.report.words import failure_rows, summary
 from server_app.rows import duration
 
@@ -23,18 +24,16 @@ def text(run: Run) -> list[str]:
 def test_a_run_in_words(run_of: RunOf) -> None:
     run = run_of(
         rows=[
-            {"round": 0, "pm_accuracy": 0.1, "gm_accuracy": 0.1},
+            {"round": 0, "pm_accuracy": 0.1, "gm_accuracy": 0.1, "pm_entropy": math.log(2)},
             {"round": 4, "pm_accuracy": 0.9, "gm_accuracy": 0.85, "pm_ece": 0.05, "gm_ece": 0.1, "seconds": 61,
-             "bytes_up": 2_000_000, "bytes_down": 1_000_000, "clients_failed": 1},
+             "pm_entropy": math.log(2) / 4, "bytes_up": 2_000_000, "bytes_down": 1_000_000, "clients_failed": 1},
         ],
         clients=[
             {"round": 4, "site": "0", "pm_accuracy": 0.9, "gm_accuracy": 0.8},
             {"round": 4, "site": "1", "pm_accuracy": 0.9, "gm_accuracy": 0.9},
         ],
         evaluations={
-            0: {"sites": {"0": {"pm_entropy": entropies(b19=20)}}},
-            4: {"pm": tally(b14=(20, 19, 18)), "gm": tally(b7=(20, 10, 17)),
-                "sites": {"0": {"pm_entropy": entropies(b0=10, b9=10)}}},
+            4: {"pm": tally(b14=(20, 19, 18)), "gm": tally(b7=(20, 10, 17))},
         },
         rounds=4, method="pfedbayes", dataset="mnist",
     )  # fmt: skip
@@ -48,11 +47,10 @@ def test_a_run_in_words(run_of: RunOf) -> None:
         "After round 4, the personal models reach an accuracy of 90.0 %, the global model 85.0 % on all clients' "
         "test data. The personal model is better than the global one at 1 of 2 clients."
     )
-    # entropy: 97.5 % is the centre of the last bin; 2.5 % and 47.5 % have the mean 25 %
     assert details == (
         "Between confidence and accuracy lie on average (ECE) 5 % for the personal model (5 % too sure) and "
-        "10 % for the global model (35 % too unsure). The uncertainty of the personal predictions fell from "
-        "97.5 % of a uniform guess's in round 0 to 25 %."
+        "10 % for the global model (35 % too unsure). The uncertainty (entropy) of the personal "
+        "predictions fell from 100 % of a uniform guess's in round 0 to 25 %."
     )
     assert ending == "4 of 4 rounds in 1 min 01 s, 3 MB of distributions exchanged, 1 reply failed."
 
@@ -82,6 +80,14 @@ def test_clusters_in_words(run_of: RunOf) -> None:
     assert (
         "2 clusters of 3 and 2 clients; they fit the true groups with an adjusted Rand index of 1."
         in text(run)[2]
+    )
+
+
+def test_uploads_that_were_left_out_are_counted(run_of: RunOf) -> None:
+    rows = [{"round": at, "site": "1", "status": "left out"} for at in (1, 2)]
+    assert (
+        "2 uploads, the least certain, were left out (aggregation-confidence)."
+        in text(run_of(clients=rows))[3]
     )
 
 
@@ -133,7 +139,7 @@ def test_a_hundred_failures_are_enough_for_a_page(run_of: RunOf) -> None:
     ],
 )
 def test_verdicts(counts: tuple[float, float, float], words: str) -> None:
-    assert verdict(tally(b5=counts)).replace("\u202f", " ") == words
+    assert verdict(Tally(**tally(b5=counts))).replace("\u202f", " ") == words
 
 
 def test_durations() -> None:
