@@ -1,5 +1,6 @@
 """Figures of certainty: the reliability diagram, and each client's uncertainty over training (figure 2)."""
 
+from bayes_core.calibration import reliability_bins
 from server_app.report.figure import NAMES, Figure, Table, evenly, natural
 from server_app.report.files import Evaluation, Numbers, Run
 from server_app.report.svg import Plot, Scale, drawing, element, hint, label, percent
@@ -57,8 +58,7 @@ def reliability_plot() -> Plot:
 
 def draw_reliability(plot: Plot, tally: dict[str, Numbers], style: str, name: str) -> list[list[str]]:
     """A dot for every bin, larger for more examples, and a line; gives the numbers as rows."""
-    bins = zip(tally["bin_n"], tally["bin_confidence"], tally["bin_correct"], strict=True)
-    found = [(confidence / n, correct / n, n) for n, confidence, correct in bins if n]
+    found = reliability_bins(tally)
     total = sum(tally["bin_n"])
     enough = min(10.0, total / 500)  # a bin with a handful of examples says nothing: a dot, but no line
     plot.line([(x, y) for x, y, n in found if n >= enough], f"{style} thin")
