@@ -27,7 +27,7 @@ class Bin(NamedTuple):
     n: int
 
 
-def reliability(total: Mapping[str, Sequence[float]]) -> list[Bin]:
+def reliability_bins(total: Mapping[str, Sequence[float]]) -> list[Bin]:
     """The curve behind ECE, from a tally (see metrics.py); empty bins are left out."""
     columns = zip(total["bin_confidence"], total["bin_correct"], total["bin_n"], strict=True)
     return [Bin(confidence / n, correct / n, int(n)) for confidence, correct, n in columns if n]

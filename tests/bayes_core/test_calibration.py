@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bayes_core.calibration import COLDEST, PSEUDO, fit_temperature, reliability, scale
+from bayes_core.calibration import COLDEST, PSEUDO, fit_temperature, reliability_bins, scale
 from bayes_core.metrics import add, summarise, tally
 
 
@@ -61,7 +61,7 @@ def test_a_validation_set_without_an_error_does_not_ask_for_certainty() -> None:
 def test_the_reliability_curve_of_two_clients() -> None:
     one = tally(torch.tensor([[0.9, 0.1], [0.92, 0.08]]), torch.tensor([0, 1]))
     other = tally(torch.tensor([[0.55, 0.45], [0.1, 0.9]]), torch.tensor([0, 1]))
-    low, high = reliability(add([one, other]))
+    low, high = reliability_bins(add([one, other]))
     assert (low.n, low.accuracy, high.n) == (1, 1.0, 3)
     assert low.confidence == pytest.approx(0.55)
     assert high.confidence == pytest.approx((0.9 + 0.92 + 0.9) / 3) and high.accuracy == pytest.approx(2 / 3)

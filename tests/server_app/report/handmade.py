@@ -26,7 +26,15 @@ def tally(**bins: tuple[float, float, float]) -> dict[str, list[float]]:
         for key, value in zip(numbers, values, strict=True):
             numbers[key][int(name[1:])] = value
     total = sum(numbers["bin_n"])
-    return {"n": [total], "correct": [sum(numbers["bin_correct"])], "nll": [1.0], "brier": [1.0], **numbers}
+    return {
+        "n": [total],
+        "correct": [sum(numbers["bin_correct"])],
+        "nll": [1.0],
+        "brier": [1.0],
+        "entropy": [1.0],
+        "mutual_information": [0.5],
+        **numbers,
+    }
 
 
 def entropies(**bins: float) -> list[float]:
