@@ -1,11 +1,7 @@
 """Figures of certainty: the reliability diagram, and each client's uncertainty over training (figure 2)."""
 
-<<<<<<< HEAD
 from collections.abc import Sequence
 
-=======
-from bayes_core.calibration import reliability_bins
->>>>>>> use
 from server_app.report.figure import NAMES, Figure, Table, evenly, natural
 from server_app.report.files import Evaluation, Numbers, Run, Tally
 from server_app.report.svg import Plot, Scale, drawing, element, hint, label, percent
@@ -61,15 +57,9 @@ def reliability_plot() -> Plot:
 
 def draw_reliability(plot: Plot, tally: Tally, style: str, name: str) -> list[list[str]]:
     """A dot for every bin, larger for more examples, and a line; gives the numbers as rows."""
-<<<<<<< HEAD
     bins = zip(tally.bin_n, tally.bin_confidence, tally.bin_correct, strict=True)
     found = [(confidence / n, correct / n, n) for n, confidence, correct in bins if n]
     enough = min(10.0, tally.n / 500)  # a bin with a handful of examples says nothing: a dot, but no line
-=======
-    found = reliability_bins(tally)
-    total = sum(tally["bin_n"])
-    enough = min(10.0, total / 500)  # a bin with a handful of examples says nothing: a dot, but no line
->>>>>>> use
     plot.line([(x, y) for x, y, n in found if n >= enough], f"{style} thin")
     for x, y, n in found:
         words = f"{name}: {n:g} examples, confidence {percent(x)}, right {percent(y)}"
