@@ -56,16 +56,16 @@ class Mean:
     def __init__(self, origin: Tensor) -> None:
         self.shape = origin.shape
         self.total = Sum(origin.numel())
-        self.weight = 0.0
+        self.weights: list[float] = []
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
         flat = upload.reshape(-1)
         for block in blocks(len(flat)):
             self.total.add(block, flat[block].double().mul_(weight))
-        self.weight += weight
+        self.weights.append(weight)
 
     def result(self) -> Tensor:
-        return self.total.value().div_(self.weight).float().view(self.shape)
+        return self.total.value().div_(math.fsum(self.weights)).float().view(self.shape)
 
 
 class Moments:
@@ -80,7 +80,7 @@ class Moments:
         rows, size = origin.shape
         self.gates = Sum(size) if rows == 3 else None
         self.first, self.second = Sum(size), Sum(size)
-        self.weight = 0.0
+        self.weights: list[float] = []
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
         for block in blocks(upload.shape[1]):
@@ -93,16 +93,17 @@ class Moments:
                 self.gates.add(block, gate.mul_(weight))
             self.first.add(block, distance.mul_(weight))
             self.second.add(block, square.mul_(weight))
-        self.weight += weight
+        self.weights.append(weight)
 
     def result(self) -> Tensor:
-        gates = self.gates.value() if self.gates is not None else torch.tensor(self.weight)
+        weight = math.fsum(self.weights)
+        gates = self.gates.value() if self.gates is not None else torch.tensor(weight, dtype=torch.float64)
         shift = self.first.value().div_(gates)
         variance = self.second.value().div_(gates).addcmul_(shift, shift, value=-1)
         # Rounding must not take the variance below 0 where σ is far smaller than the distance from the origin.
         rho = inverse_softplus(variance.clamp_min_(1e-22).sqrt_())
         rows = [shift.add_(self.origin[0]), rho]
-        return torch.stack(rows if self.gates is None else [*rows, gates.div_(self.weight)]).float()
+        return torch.stack(rows if self.gates is None else [*rows, gates.div_(weight)]).float()
 
 
 def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:

@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from bayes_core.calibration import scale
+from bayes_core.families import is_finite
 from bayes_core.flat import fingerprint, shapes_of
 from bayes_core.histograms import entropy_counts, weight_counts
 from bayes_core.metrics import tally
@@ -147,7 +148,7 @@ def _answer(message: Message, settings: Settings, site: Site, store: Store) -> R
             seed_of(settings.seed, site.origin, server_round, "network")
         )  # dropout and the like
         trained = method.train(state, received, server_round)
-        if not all(tensor.isfinite().all() for tensor in trained.state.values()):
+        if not all(is_finite(tensor) for tensor in trained.state.values()):
             raise SiteError("training diverged to values that are not finite; the state before it is kept")
         store.save(
             server_round, trained.state | calibration(method, trained, site.validation, server_round), stored

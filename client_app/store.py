@@ -19,7 +19,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from client_app.discretion import SiteError, public
@@ -83,11 +83,11 @@ class Store:
         """The state after `server_round`; the one it started from is kept beside it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         tags = {"format": str(FORMAT), "uuid": self.uuid, "round": str(server_round), "card": self.card}
-        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, tags)
-        new = (
-            self.folder / f".{uuid4().hex}.tmp"
-        )  # its own: a late round may still be writing in another process
-        self._write(new, data)
+        # A name of its own: a late round may still be writing in another process.
+        new = self.folder / f".{uuid4().hex}.tmp"
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, new, tags)
+        if self.durable:
+            self._sync(new)
         if started_from is not None and started_from.file == LATEST:
             link = self.folder / f".{uuid4().hex}.tmp"
             os.link(self.folder / LATEST, link)
@@ -96,16 +96,9 @@ class Store:
         if self.durable:
             self._sync(self.folder)
 
-    def _write(self, path: Path, data: bytes) -> None:
-        with path.open("wb") as stream:
-            stream.write(data)
-            if self.durable:
-                stream.flush()
-                os.fsync(stream.fileno())
-
     @staticmethod
-    def _sync(folder: Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY)
+    def _sync(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

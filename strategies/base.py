@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from bayes_core.families import is_finite
 from fedbayes.settings import Settings
 from strategies.confidence import HeldBack, check_uncertainty
 from strategies.evidence import evidence
@@ -137,7 +138,7 @@ class PersonalStrategy(ServerMethod, Strategy):
             return None, None
         before = dict(self.tensors)
         self.step()
-        if not all(bool(tensor.isfinite().all()) for tensor in self.tensors.values()):
+        if not all(is_finite(tensor) for tensor in self.tensors.values()):
             self.tensors = before
             raise StrategyError(
                 f"Round {server_round}: the server's step left the finite numbers (beta={self.settings.beta}); "

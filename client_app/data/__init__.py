@@ -26,6 +26,7 @@ __all__ = ["ClientData", "DataError", "Split", "check", "load", "load_site", "si
 # A simulation's actor meets all clients in turn. This holds ten clients of the paper's MNIST layouts; beyond
 # it the oldest go and are cut again from the pool when they are needed, in some hundredths of a second.
 CACHE_BYTES = 256 * 2**20
+CACHE_CLIENTS = 32  # of a federation of hundreds hardly one comes back before the others have been there
 
 _clients: OrderedDict[tuple[Split, int, int], ClientData] = OrderedDict()
 
@@ -37,7 +38,8 @@ def load(settings: Settings, partition: int, partitions: int) -> ClientData:
     if key not in _clients:
         _clients[key] = data = _read(split, partition, partitions)
         # The clients of a run hold about the same, so one of them tells how many fit.
-        while len(_clients) > max(1, CACHE_BYTES // (data.x_train.nbytes + data.x_test.nbytes)):
+        fit = CACHE_BYTES // (data.x_train.nbytes + data.x_test.nbytes)
+        while len(_clients) > max(1, min(CACHE_CLIENTS, fit)):
             _clients.popitem(last=False)
     _clients.move_to_end(key)
     return _clients[key]

@@ -102,7 +102,7 @@ def test_large_small_and_weighted_uploads_in_any_order(aggregate: type[Aggregate
     uploads = 10.0 ** (6 * torch.rand(30, rows, size, generator=generator) - 5)
     uploads[:, 1] = -2.5 + uploads[:, 1] / 10
     uploads[:, 2:] /= 10
-    weights = torch.randint(1, 1000, (30,), generator=generator).tolist()
+    weights = (1000 * torch.rand(30, generator=generator, dtype=torch.float64)).tolist()
     results = []
     for seed in range(4):
         total = aggregate(uploads[0])
@@ -111,7 +111,7 @@ def test_large_small_and_weighted_uploads_in_any_order(aggregate: type[Aggregate
         results.append(total.result())
     assert all(torch.equal(result, results[0]) for result in results)
     if aggregate is Mean:
-        exact = (uploads.double() * torch.tensor(weights).view(-1, 1, 1)).sum(0) / sum(weights)
+        exact = (uploads.double() * torch.tensor(weights, dtype=torch.float64).view(-1, 1, 1)).sum(0) / sum(weights)
         torch.testing.assert_close(results[0].double(), exact, rtol=1e-7, atol=0)
 
 
