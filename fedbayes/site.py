@@ -27,7 +27,7 @@ class SiteConfig:
 
     name: str
     state: Path
-    data: str | None = None
+    data: Path | None = None
     share: str | None = None
     log_file: Path | None = None
 
@@ -40,7 +40,7 @@ class SiteConfig:
                 raise CommandError(f'--share takes I/N, the I-th of N shares from 0 on, not "{self.share}".')
             values |= {"partition-id": int(number), "num-partitions": int(total)}
         if self.data is not None:
-            values["data-path"] = self.data
+            values["data-path"] = str(self.data)
         if self.log_file is not None:
             values["log-file"] = str(self.log_file)
         return " ".join(f"{key}={toml_value(value)}" for key, value in values.items())
@@ -68,8 +68,8 @@ def start(folder: Path, address: str, config: SiteConfig, extra: Sequence[str]) 
     print(f"$ {shlex.join(command)}")
     print(REFUSED, flush=True)
     os.umask(0o077)  # the personal model is this site's alone
-    home = {"FLWR_HOME": str(folder / "flower"), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
-    os.execve(command[0], command, environment() | home)
+    home = {"FLWR_HOME": str(folder / "flower")}  # of this site alone, unless its owner has chosen one
+    os.execve(command[0], command, home | environment() | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"})
 
 
 def check_coordinator(address: str, authority: Path) -> None:

@@ -71,6 +71,7 @@ def test_a_sites_own_configuration_survives_flowers_parsing(tmp_path: Path) -> N
 def test_the_site_becomes_flowers_program(
     keys: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("FLWR_HOME")
     started: list[tuple[list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda path, words, environment: started.append((words, environment)))
     with pytest.raises(SystemExit) as end:
