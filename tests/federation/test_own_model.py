@@ -39,6 +39,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     np.savez(folder / "own.npz", x=x, y=np.array(["ash", "elm", "oak"])[y])
     yield folder
     sys.modules.pop("my_net", None)
+    forget()
+
+
+def forget() -> None:
+    """What a process remembers of its networks; here one process plays many."""
+    site._site.cache_clear()
+    site._network.cache_clear()
 
 
 WORDS = {"model": "my_net:net", "size": "20+20", "local_steps": 30, "lr_personal": 0.01, "layout": "iid"}
@@ -69,7 +76,7 @@ def test_sites_with_different_networks_are_both_named(
         asked.append(number)
         if number == 1:  # the next site to be asked has edited its copy
             sys.modules["my_net"].WIDTH = 6  # type: ignore[attr-defined]
-            site._site.cache_clear()
+            forget()
         return reply
 
     grid.interfere = interfere

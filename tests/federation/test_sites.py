@@ -137,7 +137,7 @@ def test_one_line_a_round_in_the_sites_log(
     }
     assert [[part for part in line if not part.endswith(" s")] for line in lines] == [
         ["run", "round 1", "after round 0:", *scores["0"], f"{size} bytes in", f"{size} bytes out"],
-        ["run", "round 2", f"{size} bytes in", f"{size} bytes out"],
+        ["run", "round 2", "after round 1:", *scores["1"], f"{size} bytes in", f"{size} bytes out"],
         ["run", "round 3", "after round 2:", *scores["2"], f"{size} bytes in", f"{size} bytes out"],
         ["run", "after round 3:", *scores["3"], f"{size} bytes in", "0 bytes out"],
     ]
