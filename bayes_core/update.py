@@ -10,9 +10,10 @@ weights is used with its noise as drawn for one half of the batch, and mirrored 
 from q and the gradient stays unbiased, but what the noise adds to first order cancels.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,12 @@ from torch.func import functional_call
 
 from bayes_core.batches import minibatches
 from bayes_core.families import Gaussian, SpikeSlab
-from bayes_core.flat import Shapes, buffers_of, shapes_of, unflatten
+from bayes_core.flat import Shapes, buffers_of, unflatten
+from bayes_core.fused import FusedSteps, NotFused
 from bayes_core.likelihoods import Likelihood, categorical
 from bayes_core.optimisers import Memory, Optimiser
-from bayes_core.workspace import workspace
+from bayes_core.steps import PlainSteps, Steps
+from bayes_core.twins import Twins
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Recipe:
     lr_global: float = 0.001  # η₂
     lr_lambda: float = 0.001  # of λ's logit, in q and in w
     adam_beta2: float = 0.999
+    compile: bool | None = None  # the update as one compiled pass; None: where that can be had
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,6 @@ def client_update(
     """
     n = len(x)
     b = min(recipe.batch_size, n)
-    shapes = shapes_of(network)
     buffers = {name: buffer.clone() for name, buffer in personal.buffers.items()}
     q, w = personal.q.clone(), family.free(w).clone()
     optimiser = partial(Optimiser, lr_third=recipe.lr_lambda, beta2=recipe.adam_beta2)
@@ -93,33 +96,49 @@ def client_update(
     w_optimiser = optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global)
     loss = torch.zeros((), device=q.device)
 
-    work = workspace(family, q, w, recipe.zeta)
+    steps = _steps(family, q_optimiser, w_optimiser, recipe)
     network.train()
+    twins = Twins(network, steps.thetas, buffers)
+    weight = 0.5 if b < 4 else 1.0  # too few to split, as batch norm needs two examples: both draws see all
+    scale = torch.full_like(loss, weight * n / b / recipe.mc_samples)
     for batch in minibatches(n, b, recipe.local_steps, generator):
-        halves, weight = torch.tensor_split(batch, 2), 1.0
-        if b < 4:  # too few to split, as batch norm needs two examples: both draws see all of them
-            halves, weight = (batch, batch), 0.5
-        parts = [(x[half], y[half]) for half in halves]
-        scale = weight * n / b / recipe.mc_samples
+        x_batch, y_batch = x[batch], y[batch]
+        halves = (
+            [(x_batch, y_batch)] * 2
+            if b < 4
+            else list(zip(x_batch.tensor_split(2), y_batch.tensor_split(2), strict=True))
+        )
         for _ in range(recipe.personal_steps):
-            work.clear()
-            for _ in range(recipe.mc_samples):
-                gradients = []
-                for theta, (x_part, y_part) in zip(work.draw(generator, gates), parts, strict=True):
-                    value, gradient = nll_gradient(
-                        network, shapes, theta, buffers, x_part, y_part, likelihood
-                    )
-                    gradients.append(gradient.mul_(scale))
-                    loss += value * (weight / b)
-                work.add(*gradients)
-            q_optimiser.step(work.q_gradient())
-            work.q_moved()
-        w_optimiser.step(work.w_gradient())
-        work.w_moved()
+            for sample in range(recipe.mc_samples):
+                steps.draw(generator, gates)
+                value, gradients = twins.nll_gradients(halves, scale, likelihood)
+                loss += value
+                if sample < recipe.mc_samples - 1:
+                    steps.add(gradients)
+            steps.step_q(gradients)
+        steps.step_w()
 
-    draws = recipe.local_steps * recipe.personal_steps * recipe.mc_samples
+    examples = recipe.local_steps * recipe.personal_steps * recipe.mc_samples * b / weight
     kept = Personal(q, q_optimiser.memory(), w_optimiser.memory(), buffers)
-    return Updated(kept, family.bound(w), float(loss) / draws)
+    return Updated(kept, family.bound(w), float(loss) / examples)
+
+
+def _steps(
+    family: Gaussian | SpikeSlab, q_optimiser: Optimiser, w_optimiser: Optimiser, recipe: Recipe
+) -> Steps:
+    if recipe.compile is not False:
+        try:
+            return FusedSteps(family, q_optimiser, w_optimiser, recipe.zeta)
+        except NotFused as reason:
+            if recipe.compile:
+                _warn(f"compile = true, but plain PyTorch takes the steps: {reason}.")
+    return PlainSteps(family, q_optimiser, w_optimiser, recipe.zeta)
+
+
+@cache
+def _warn(sentence: str) -> None:
+    """Once in a process."""
+    logging.getLogger(__name__).warning(sentence)
 
 
 def nll_gradient(

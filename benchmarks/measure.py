@@ -38,30 +38,36 @@ class Timing:
 
 
 def interleaved(
-    calls: Mapping[str, Callable[[], object]], repeats: int = 30, at_least: float = 0.02
+    calls: Mapping[str, Callable[[], object]],
+    repeats: int = 30,
+    at_least: float = 0.02,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Seconds a call of each, measured in turn: A B C A B C …
 
-    One repetition calls often enough to last `at_least` seconds, so that the clock and a switch of tasks matter
-    little. Everything is called once before: first calls allocate, compile and fill caches.
+    One repetition calls often enough to last `at_least` seconds, so that the clock matters little. Everything is
+    called once before: first calls allocate, compile and fill caches. Where all work is done by one thread,
+    `clock=time.process_time` is the wall time of a quiet machine, on a busy one too.
     """
     counts = {}
     for name, call in calls.items():
         call()
-        counts[name] = max(1, round(at_least / max(seconds(call), 1e-9)))
+        counts[name] = max(1, round(at_least / max(seconds(call, 1, clock), 1e-9)))
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
-            samples[name].append(seconds(call, counts[name]))
+            samples[name].append(seconds(call, counts[name], clock))
     return {name: Timing(min(times), statistics.median(times)) for name, times in samples.items()}
 
 
-def seconds(call: Callable[[], object], times: int = 1) -> float:
-    """Wall time of one call, averaged over `times` calls."""
-    start = time.perf_counter()
+def seconds(
+    call: Callable[[], object], times: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """The time of one call, averaged over `times` calls."""
+    start = clock()
     for _ in range(times):
         call()
-    return (time.perf_counter() - start) / times
+    return (clock() - start) / times
 
 
 def perform(name: str, options: Options) -> tuple[str, list[Measurement], float]:

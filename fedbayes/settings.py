@@ -91,6 +91,7 @@ class Settings(BaseModel):
     lr_global: Positive
     lr_lambda: Positive
     adam_beta2: Annotated[float, _takes("a number above 0 and below 1", gt=0, lt=1)]
+    compile: Annotated[Literal["auto"] | bool, _takes("auto, true or false")]
     rho_init: Annotated[float, _takes("a number between -20 and 20", ge=-20, le=20)]
     lambda_init: Annotated[float, _takes("a number above 0 and at most 1", gt=0, le=1)]
     temperature: Positive

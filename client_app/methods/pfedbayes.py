@@ -46,6 +46,7 @@ class PFedBayes(ClientMethod):
             lr_global=settings.lr_global,
             lr_lambda=settings.lr_lambda,
             adam_beta2=settings.adam_beta2,
+            compile=None if settings.compile == "auto" else settings.compile,
         )
         updated = client_update(
             self.network,

@@ -26,6 +26,8 @@ def test_model_and_defaults_have_the_same_keys() -> None:
 def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
     settings = Settings.parse(defaults() | {"rounds": "7", "zeta": "0.5", "train-all": "true"})
     assert (settings.rounds, settings.zeta, settings.train_all) == (7, 0.5, True)
+    for text, value in (("auto", "auto"), ("true", True), ("false", False)):
+        assert Settings.parse(defaults() | {"compile": text}).compile is value
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,7 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
         ("optimizer", "rmsprop", "adam or sgd"),
         ("lr-personal", "0", "a number above 0"),
         ("lr-global", "inf", "a number above 0"),
+        ("compile", "perhaps", "auto, true or false"),
         ("rho-init", "99", "a number between -20 and 20"),
         ("personal-init", "fresh", "keep or reset"),
         ("beta", "abc", "a number of at least 0"),

@@ -1,0 +1,182 @@
+"""The client step with its update fused into a few passes, by the C of kernels.py.
+
+The library is built once for a machine by its C compiler (a second or two) and kept in the user's cache, where every
+later process finds it (a millisecond). Where there is no compiler, or the weights are on a GPU, NotFused says so, and
+the PlainSteps of steps.py do the same.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bayes_core.families import Gaussian, SpikeSlab
+from bayes_core.kernels import SOURCE
+from bayes_core.optimisers import BETA1, Optimiser
+
+OPTIONS = ["-O3", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
+# not `native`: a cache in a home folder may be shared by machines of different kinds
+ARCHITECTURES = {"AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "AVX2": ["-march=x86-64-v3"]}
+
+
+class NotFused(Exception):
+    """Why there is no fused step here, in words."""
+
+
+class State(ctypes.Structure):
+    _fields_ = [
+        ("n", ctypes.c_int64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("q", "w", "sigma_q", "sigma_w", "noise", "thetas", "sum", "at_theta", "at_mirror")
+        ),
+        ("zeta", ctypes.c_float),
+        ("temperature", ctypes.c_float),
+    ]
+
+
+class Moments(ctypes.Structure):
+    _fields_ = [
+        ("first", ctypes.c_void_p),
+        ("second", ctypes.c_void_p),
+        *((name, ctypes.c_float) for name in ("keep", "take", "size", "size_third", "root")),
+    ]
+
+
+class FusedSteps:
+    """In place on the parameters of two Adams, in float32 on the CPU; NotFused where that is not so."""
+
+    def __init__(
+        self, family: Gaussian | SpikeSlab, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float
+    ) -> None:
+        q, w = q_optimiser.parameters, w_optimiser.parameters
+        if q_optimiser.optimizer != "adam":
+            raise NotFused(f"it is made for adam, not {q_optimiser.optimizer}")
+        if q.device.type != "cpu" or q.dtype != torch.float32:
+            raise NotFused(f"it is made for float32 on the CPU, not {q.dtype} on {q.device}")
+        self.library = library()
+        self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
+        self.gated = isinstance(family, SpikeSlab) and family.gated
+        self.thetas, self.noise, self.sigma = torch.empty(3, 2, q.shape[1])
+        self.sum = torch.zeros_like(q)  # of the samples before the last
+        self.summed = False
+        self.state = State(
+            q.shape[1],
+            *(row.data_ptr() for row in (q, w, *self.sigma, self.noise, self.thetas, self.sum)),
+            zeta=zeta,
+            temperature=family.temperature if isinstance(family, SpikeSlab) else 1.0,
+        )
+        self.library.spread(self.state, 0, q.shape[1])
+
+    def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None:
+        self.noise[0].normal_(generator=generator)
+        if self.gated:
+            self.noise[1].uniform_(1e-7, 1 - 1e-7, generator=gates or generator).logit_()
+        self.library.draw(self.state, self.gated, 0, self.state.n)
+
+    def add(self, gradients: Sequence[Tensor]) -> None:
+        for begin, end in self._parts(gradients):
+            self.library.add(self.state, self.gated, begin, end)
+        self.summed = True
+
+    def step_q(self, gradients: Sequence[Tensor]) -> None:
+        moments = moments_of(self.q_optimiser)
+        for begin, end in self._parts(gradients):
+            self.library.step_q(self.state, moments, self.gated, self.summed, begin, end)
+        if self.summed:
+            self.sum.zero_()
+            self.summed = False
+
+    def _parts(self, gradients: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
+        """From where to where each parameter lies, with the state's pointers on its two gradients."""
+        end, half = 0, len(gradients) // 2
+        for at_theta, at_mirror in zip(gradients[:half], gradients[half:], strict=True):
+            at_theta, at_mirror = at_theta.contiguous(), at_mirror.contiguous()
+            begin, end = end, end + at_theta.numel()
+            self.state.at_theta = at_theta.data_ptr() - 4 * begin  # indexed from `begin` on
+            self.state.at_mirror = at_mirror.data_ptr() - 4 * begin
+            yield begin, end
+
+    def step_w(self) -> None:
+        self.library.step_w(self.state, moments_of(self.w_optimiser), self.gated, 0, self.state.n)
+
+
+def moments_of(optimiser: Optimiser) -> Moments:
+    """Adam's memory and the size of its next step, which is counted."""
+    optimiser.steps += 1
+    steps = int(optimiser.steps)
+    sizes = [rate / (1 - BETA1**steps) for rate in optimiser.rates]
+    first, second = optimiser.moments
+    beta2 = optimiser.beta2
+    return Moments(
+        first.data_ptr(), second.data_ptr(), beta2, 1 - beta2, *sizes, root=(1 - beta2**steps) ** -0.5
+    )
+
+
+def library() -> ctypes.CDLL:
+    """The compiled kernels of this machine; NotFused where they cannot be had."""
+    found = _library()
+    if isinstance(found, NotFused):
+        raise found
+    return found
+
+
+@cache
+def _library() -> ctypes.CDLL | NotFused:
+    """Tried once in a process, whatever comes of it."""
+    try:
+        file = cached()
+        if not file.exists():
+            build(file)
+        found = ctypes.CDLL(str(file))
+    except NotFused as reason:
+        return reason
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # a folder that cannot be written, a library that cannot be loaded
+        return NotFused(f"its library cannot be kept or loaded ({error})")
+    state, whole, switch = ctypes.POINTER(State), ctypes.c_int64, ctypes.c_int
+    found.spread.argtypes = [state, whole, whole]
+    found.draw.argtypes = found.add.argtypes = [state, switch, whole, whole]
+    found.step_q.argtypes = [state, ctypes.POINTER(Moments), switch, switch, whole, whole]
+    found.step_w.argtypes = [state, ctypes.POINTER(Moments), switch, whole, whole]
+    return found
+
+
+def cached() -> Path:
+    """The library's file: another source, compiler options or kind of processor is another file."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    identity = repr((SOURCE, options(), platform.system(), platform.machine()))
+    return home / "fedbayes" / f"step-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+
+
+def options() -> list[str]:
+    return OPTIONS + ARCHITECTURES.get(torch.backends.cpu.get_cpu_capability(), [])
+
+
+def build(file: Path) -> None:
+    """Compiles into a file of its own, then renames: another process never loads half a library."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        raise NotFused("there is no C compiler (cc, gcc or clang) on this machine")
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, new = tempfile.mkstemp(suffix=".so", dir=file.parent)
+    os.close(handle)
+    try:
+        command = [compiler, *options(), "-x", "c", "-", "-o", new]
+        done = subprocess.run(command, input=SOURCE, text=True, capture_output=True, check=False)
+        if done.returncode:
+            raise NotFused(f"{compiler} cannot build it: {done.stderr.strip()[-300:]}")
+        Path(new).replace(file)
+    finally:
+        Path(new).unlink(missing_ok=True)

@@ -1,0 +1,56 @@
+"""The steps on q and w of one client round, in plain PyTorch: any device, any optimiser."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bayes_core.families import Gaussian, SpikeSlab
+from bayes_core.optimisers import Optimiser
+from bayes_core.workspace import workspace
+
+
+class Steps(Protocol):
+    """What `client_update` asks for; gradients are those of −log p, parameter by parameter, at both draws."""
+
+    thetas: Tensor  # (2, T), where `draw` puts its two mirrored draws
+
+    def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None: ...
+
+    def add(self, gradients: Sequence[Tensor]) -> None:
+        """A sample that is not the last of its step on q."""
+
+    def step_q(self, gradients: Sequence[Tensor]) -> None:
+        """With the gradients of the last draw, and of those that were added before."""
+
+    def step_w(self) -> None: ...
+
+
+class PlainSteps:
+    """In place on the parameters of the two optimisers."""
+
+    def __init__(
+        self, family: Gaussian | SpikeSlab, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float
+    ) -> None:
+        self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
+        self.work = workspace(family, q_optimiser.parameters, w_optimiser.parameters, zeta)
+        self.thetas = self.work.thetas
+        self.gradients = torch.empty_like(self.thetas)
+
+    def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None:
+        self.work.draw(generator, gates)
+
+    def add(self, gradients: Sequence[Tensor]) -> None:
+        torch.cat([part.reshape(-1) for part in gradients], out=self.gradients.view(-1))
+        self.work.add(*self.gradients)
+
+    def step_q(self, gradients: Sequence[Tensor]) -> None:
+        self.add(gradients)
+        self.q_optimiser.step(self.work.q_gradient())
+        self.work.q_moved()
+        self.work.clear()
+
+    def step_w(self) -> None:
+        self.w_optimiser.step(self.work.w_gradient())
+        self.work.w_moved()
