@@ -27,7 +27,7 @@ class SiteConfig:
 
     name: str
     state: Path
-    data: Path | None = None
+    data: str | Path | None = None  # a file, a folder or a function
     share: str | None = None
     log_file: Path | None = None
 
