@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,11 @@ def make_run(here: Path) -> MakeRun:
         return folder
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    """Commands that become a server set it for good."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
