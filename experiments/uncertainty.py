@@ -24,9 +24,10 @@ from fedbayes.settings import Settings, defaults
 
 CLIENTS = 10
 EXAMPLES = 2000  # of each kind and client
-MNIST = "dataset=mnist size=small rounds=100 eval-every=50 validation-fraction=0.2 temperature-scaling=true"
+MNIST = "dataset=mnist size=small rounds=100 eval-every=25 validation-fraction=0.2 temperature-scaling=true"
 RUNS = {
     "pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5"),
+    "pfedbayes-zeta1": ("pFedBayes, ζ = 1", f"{MNIST} personal-steps=5 zeta=1"),
     "sfedbayes": ("sFedBayes, λ_init = 0.5", f"{MNIST} personal-steps=5 method=sfedbayes"),
     "fedavg": ("FedAvg (Adam 0.001)", f"{MNIST} method=fedavg"),
     "fedavg-sgd": ("FedAvg (SGD 0.01)", f"{MNIST} method=fedavg optimizer=sgd lr-global=0.01"),
