@@ -46,8 +46,14 @@ class Finished:
         settings = Settings.parse(defaults() | config["settings"] | dict(words or {}) | {"resume": False})
         if settings.method == "local":
             raise ModelError(f"The run {folder.name} trained every client alone; it has no global model.")
-        agreement = Agreement.read(json.dumps(config["agreement"]))
-        return cls(settings, str(config["uuid"]), tuple(config["model"]["inputs"]), agreement, checkpoint[1])
+        try:
+            uuid, inputs = str(config["uuid"]), tuple(config["model"]["inputs"])
+            agreement = Agreement.read(json.dumps(config["agreement"]))
+        except (KeyError, TypeError) as error:
+            raise ModelError(
+                f"{folder / 'config.json'} does not say what the run was trained on ({error})."
+            ) from None
+        return cls(settings, uuid, inputs, agreement, checkpoint[1])
 
     def method(self, x: Tensor, y: Tensor, site: str) -> ClientMethod:
         """The client's half of the run's method, with someone's training data."""
