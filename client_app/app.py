@@ -135,7 +135,7 @@ def _answer(message: Message, settings: Settings, site: Site, store: Store) -> R
         name: method.wire.decode({row: array.numpy() for row, array in record.items()}).to(site.device)
         for name, record in message.content.array_records.items()
     }
-    store.card = Card.of(method, str(said["run"]), site.name, site.data.classes).write()
+    store.card = Card.of(method, str(said["run"]), site.name, site.data.agreement).write()
     stored = store.load(before=server_round)
     state = stored.tensors if stored else method.start(received)
     state = {name: tensor.to(site.device) for name, tensor in state.items()}

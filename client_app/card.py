@@ -1,12 +1,13 @@
 """What a personal model says about itself in its file, so that it can be used without the run it comes from."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from torch import Tensor, nn
 
+from bayes_core.agreement import Agreement
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.flat import fingerprint
 from bayes_core.networks import build
@@ -27,12 +28,13 @@ class Card:
     model: str
     fingerprint: str  # of the network's parameters
     inputs: tuple[int, ...]  # the shape of one example
-    classes: tuple[str, ...]
+    agreement: Agreement  # classes, columns and scale of the inputs
+    image_size: int  # to which images in a folder are scaled; 0 = as they are
     eval_samples: int
     seed: int
 
     @classmethod
-    def of(cls, method: ClientMethod, run: str, site: str, classes: Sequence[str]) -> "Card":
+    def of(cls, method: ClientMethod, run: str, site: str, agreement: Agreement) -> "Card":
         """Of the models that this client trains in this run."""
         settings, family = method.settings, method.family
         return cls(
@@ -44,7 +46,8 @@ class Card:
             model=settings.model,
             fingerprint=fingerprint(method.network),
             inputs=tuple(method.x.shape[1:]),
-            classes=tuple(classes),
+            agreement=agreement,
+            image_size=settings.image_size,
             eval_samples=settings.eval_samples,
             seed=settings.seed,
         )
@@ -53,12 +56,19 @@ class Card:
     def read(cls, text: str) -> "Card":
         """ValueError, KeyError or TypeError for what is no card."""
         said: Mapping[str, Any] = json.loads(text)
-        card = cls(**{field.name: said[field.name] for field in fields(cls)})
-        lists = {"inputs": tuple(map(int, card.inputs)), "classes": tuple(map(str, card.classes))}
-        return cls(**(asdict(card) | lists))
+        known = {field.name: said[field.name] for field in fields(cls)}
+        read = {
+            "inputs": tuple(map(int, said["inputs"])),
+            "agreement": Agreement.read(json.dumps(said["agreement"])),
+        }
+        return cls(**known | read)
 
     def write(self) -> str:
         return json.dumps(asdict(self))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.agreement.classes
 
     def distribution(self) -> Family:
         return {"point": Point(), "gaussian": Gaussian(), "spike-slab": SpikeSlab(gated=self.gated)}[

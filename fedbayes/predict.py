@@ -1,39 +1,35 @@
 """`fedbayes predict`: a personal model on new examples, with what it does not know, as CSV."""
 
 import csv
+import io
 from pathlib import Path
-from typing import TextIO
 
 import torch
 from torch import Tensor
 
 from bayes_core.uncertainty import Prediction
 from fedbayes.errors import ModelError
-from fedbayes.inputs import Inputs, read_inputs
+from fedbayes.inputs import NewExamples
 from fedbayes.personal import Personal
 
 COLUMNS = ("example", "class", "probability", "entropy", "mutual_information")
 
 
 def predict_file(
-    model: Path, data: str, out: TextIO, abstain: float = 0.0, samples: int | None = None, seed: int = 0
-) -> str:
-    """Write one row for each example that is answered; returns a sentence on what was done."""
+    model: Path, data: str, abstain: float = 0.0, samples: int | None = None, seed: int = 0
+) -> tuple[str, str]:
+    """The CSV with one row for each example that is answered, and a sentence on what was done."""
     personal = Personal.load(model)
-    inputs = read_inputs(data, personal.classes)
-    try:
-        found = personal.predict(inputs.x, samples, seed)
-    except ModelError as error:
-        raise ModelError(f"{data}: {error}") from None
+    inputs = personal.read(data)
+    found = personal.predict(inputs.x, samples, seed)
     answered = surest(found.entropy, abstain)
-    _write(out, inputs, found, personal.classes, answered)
     said = f"{len(answered)} of {len(inputs.x)} examples answered"
     if len(answered) < len(inputs.x):
         said += f", the others have an entropy above {float(found.entropy[answered].max()):.3f}"
     if inputs.y is not None:
         right = (found.labels[answered].cpu() == inputs.y[answered]).double().mean()
         said += f"; accuracy {float(right):.4f}"
-    return said + "."
+    return _table(inputs, found, personal.classes, answered), said + "."
 
 
 def surest(entropy: Tensor, abstain: float) -> Tensor:
@@ -44,12 +40,12 @@ def surest(entropy: Tensor, abstain: float) -> Tensor:
     return torch.sort(entropy, stable=True).indices[:kept].sort().values
 
 
-def _write(
-    out: TextIO, inputs: Inputs, found: Prediction, classes: tuple[str, ...], answered: Tensor
-) -> None:
+def _table(inputs: NewExamples, found: Prediction, classes: tuple[str, ...], answered: Tensor) -> str:
+    out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(COLUMNS)
     columns = (found.labels, found.confidence, found.entropy, found.mutual_information)
     rows = zip(answered.tolist(), *(column[answered].tolist() for column in columns), strict=True)
     for place, label, *numbers in rows:
         writer.writerow((inputs.names[place], classes[label], *(f"{number:.6f}" for number in numbers)))
+    return out.getvalue()
