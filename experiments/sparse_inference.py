@@ -30,7 +30,7 @@ from fedbayes.settings import Settings, defaults
 CLIENTS = 10
 NAME = "target-0.2"
 WORDS = (
-    "dataset=mnist size=small rounds=60 eval-every=30 personal-steps=5 method=sfedbayes sparsity-target=0.2"
+    "dataset=mnist size=small rounds=50 eval-every=25 personal-steps=5 method=sfedbayes sparsity-target=0.2"
 )
 THRESHOLDS = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 BATCHES = (1, 100, 1000)
