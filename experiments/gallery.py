@@ -17,10 +17,7 @@ from uncertainty import RUNS
 
 from server_app.report import write_report
 
-ROTATED = (
-    "dataset=mnist size=small layout=rotated groups=4 method=cfedbayes family=spike-slab rounds=20 eval-every=5 "
-    "personal-steps=5"
-)
+ROTATED = "dataset=mnist size=small layout=rotated groups=4 method=cfedbayes rounds=5 eval-every=5"
 REPORT = {"width": 1280, "height": 1310}  # what of the page is shown
 PICTURES = {  # picture: (run, what of its report is shown; None: its top)
     "report": ("pfedbayes", None),
