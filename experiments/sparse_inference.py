@@ -2,8 +2,8 @@
 
     python experiments/sparse_inference.py --data-dir DIR [--out-dir runs/tables]
 
-Takes the run `sparse-target-0.2` of `experiments/tables.py sparse` (or makes it): MNIST medium, 100 rounds of sFedBayes
-with a fifth of the weights wanted. Then prunes every client's posterior-mean network at several thresholds of λ. Time is
+Takes the run `sparse-target-0.2` of experiments/tables.py (or makes it): MNIST medium, 100 rounds of sFedBayes
+with a fifth of the weights wanted. Prunes every client's posterior-mean network at several thresholds of λ. Time is
 one thread's, the best of many calls, for the first client's: dense; with `torch.sparse_csr` matrices; and dense again
 without the inputs and hidden units that have no weights left.
 """

@@ -28,7 +28,7 @@ from fedbayes.settings import Settings, defaults
 CLIENTS = 10
 DRAWS = (0, 2, 10, 50)  # 0: the posterior-mean network
 EXAMPLES = 2000  # of each kind and client
-MNIST = "dataset=mnist size=small rounds=100 eval-every=20 validation-fraction=0.2 temperature-scaling=true"
+MNIST = "dataset=mnist size=small rounds=60 eval-every=20 validation-fraction=0.2 temperature-scaling=true"
 RUNS = {
     "pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5 eval-every=10"),
     "pfedbayes-zeta1": ("pFedBayes, ζ = 1", f"{MNIST} personal-steps=5 zeta=1"),
@@ -56,7 +56,7 @@ def calibration(out_dir: Path) -> str:
 
 def over_rounds(out_dir: Path) -> str:
     """ECE of the personal models in every measured round but the first."""
-    rounds = [1, *range(20, 101, 20)]
+    rounds = [1, *range(20, 61, 20)]
     found = {title: dict(measured(out_dir / name, "pm_ece")) for name, (title, _) in RUNS.items()}
     lines = [f"| ECE of PM after round | {' | '.join(map(str, rounds))} |", f"|---|{'---|' * len(rounds)}"]
     for title, points in found.items():
