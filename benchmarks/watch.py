@@ -1,0 +1,138 @@
+"""A real simulation, `fedbayes run`, watched from outside: when its rounds ended, and what its processes used.
+
+Processes are told apart by what they are for, so that one sees where the time goes that is not the clients' own.
+"""
+
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.measure import Options
+from fedbayes.local import Federation
+from fedbayes.plan import plan_run
+from fedbayes.processes import members
+from server_app.events import parse
+
+ACTOR, SERVER, RAY, FLOWER = "actors", "server", "Ray", "Flower"
+BETWEEN = 0.5  # seconds from one look at the processes to the next
+
+
+@dataclass(frozen=True)
+class Look:
+    """At one moment: processor seconds so far of all processes of a kind, and the memory of the largest of them."""
+
+    time: float
+    processor: Mapping[str, float]
+    memory: Mapping[str, float]  # MB, resident
+
+
+@dataclass(frozen=True)
+class Watched:
+    """`ends[t]` is when round t ended; `evaluated` are the rounds in which the clients also measured the models."""
+
+    ends: Mapping[int, float]
+    evaluated: frozenset[int]
+    looks: Sequence[Look]
+    seconds: float  # from the command to its end
+
+    def round_times(self, measured: bool = False) -> list[float]:
+        """Seconds of each round from the end of the one before, with or without a measurement; not of the first."""
+        return [
+            end - self.ends[number - 1]
+            for number, end in self.ends.items()
+            if number - 1 in self.ends and (number in self.evaluated) == measured
+        ]
+
+    def peak(self, kind: str) -> float:
+        return max(look.memory.get(kind, 0.0) for look in self.looks)
+
+    def memory_at(self, kind: str, first: int, last: int) -> float:
+        """The largest of a kind during these rounds, MB."""
+        since, until = self.ends[first], self.ends[last]
+        return max(look.memory.get(kind, 0.0) for look in self.looks if since <= look.time <= until + BETWEEN)
+
+    def processor(self, kind: str) -> float:
+        """Seconds a round of all processes of a kind, from the first round's end to the last one's."""
+        first, last = min(self.ends), max(self.ends)
+        inside = [look for look in self.looks if self.ends[first] <= look.time <= self.ends[last]]
+        if len(inside) < 2:
+            return float("nan")
+        before, after = inside[0], inside[-1]
+        spent = after.processor.get(kind, 0.0) - before.processor.get(kind, 0.0)
+        rounds = (last - first) * (after.time - before.time) / (self.ends[last] - self.ends[first])
+        return spent / rounds
+
+
+def watch(options: Options, clients: int, **words: object) -> Watched:
+    """A run with these settings on MNIST; its folder is deleted afterwards."""
+    began = time.time()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {key.replace("_", "-"): value for key, value in words.items()}
+        places = {
+            "dataset": "mnist",
+            "data-dir": str(options.data_dir),
+            "out-dir": folder,
+            "run-name": "bench",
+        }
+        plan = plan_run(settings | places, clients)
+        plan.folder.mkdir()
+        federation = Federation(plan)
+        looks: list[Look] = []
+        ends: dict[int, float] = {}
+        evaluated: set[int] = set()
+        over = threading.Event()
+        watcher = threading.Thread(target=_look, args=(federation.marker, looks, over))
+        try:
+            federation.start()
+            watcher.start()
+            for line in federation.lines():
+                event = parse(line)
+                match event and event["event"]:
+                    case "round":
+                        ends[event["round"]] = event["time"]  # type: ignore[index]
+                    case "evaluated":
+                        evaluated.add(event["round"] + 1)  # type: ignore[index]
+            if len(ends) < plan.settings.rounds:
+                raise RuntimeError((plan.folder / "log.txt").read_text("utf-8")[-3000:])
+        finally:
+            over.set()
+            federation.end()
+    return Watched(ends, frozenset(evaluated), looks, time.time() - began)
+
+
+def _look(marker: str, looks: list[Look], over: threading.Event) -> None:
+    processes: list[psutil.Process] = []
+    searched = 0.0
+    while not over.wait(BETWEEN):
+        if time.monotonic() - searched > 20 * BETWEEN:  # a search goes through all processes of the machine
+            processes, searched = members(marker), time.monotonic()
+        processor: dict[str, float] = {}
+        memory: dict[str, float] = {}
+        for process in processes:
+            try:
+                kind = _kind(process)
+                used = process.cpu_times()
+                resident = process.memory_info().rss / 2**20
+            except psutil.Error:
+                continue  # ended meanwhile
+            processor[kind] = processor.get(kind, 0.0) + used.user + used.system
+            memory[kind] = max(memory.get(kind, 0.0), resident)
+        looks.append(Look(time.time(), processor, memory))
+
+
+def _kind(process: psutil.Process) -> str:
+    """The server and Flower's grid are threads of one process, `flwr-simulation`."""
+    words = " ".join(process.cmdline())
+    if words.startswith("ray::ClientAppActor"):
+        return ACTOR
+    if "flwr-simulation" in words.split("--")[0]:
+        return SERVER
+    name = Path(words.split(" ")[0]).name
+    return (
+        RAY if words.startswith("ray::") or "/ray/" in words or name in ("raylet", "gcs_server") else FLOWER
+    )
