@@ -4,8 +4,10 @@ Uploads are made on the fly, into one buffer, as messages would bring them; maki
 `torch.sum` over the same bytes. All with as many threads as there are cores, as a server has them.
 """
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psutil
 import torch
@@ -37,23 +39,20 @@ def run(options: Options) -> list[Measurement]:
 
 def aggregation(name: str, by: type[Aggregate], size: int, number: int) -> Measurement:
     """Seconds for all uploads; relative to a plain read, and its memory in distributions of this size."""
-    process = psutil.Process()
     origin = distribution(size)
-    upload = torch.empty_like(origin)
-    before = peak = process.memory_info().rss
-    aggregate = by(origin)
+    upload = origin.clone()
     reading = adding = 0.0
-    for client in range(number):
-        torch.add(origin, 1e-4 * client, out=upload)
-        reading += _seconds(upload.sum)
-        adding += _seconds(lambda: aggregate.add(upload))
-        peak = max(peak, process.memory_info().rss)
-    adding += _seconds(aggregate.result)
-    peak = max(peak, process.memory_info().rss)
+    with peak_memory() as memory:
+        aggregate = by(origin)
+        for client in range(number):
+            torch.add(origin, 1e-4 * client, out=upload)
+            reading += _seconds(upload.sum)
+            adding += _seconds(lambda: aggregate.add(upload))
+        adding += _seconds(aggregate.result)
     title = f"{name} of {number} uploads, T = {size // 1000:,} k"
     ratios = {"× plain read": adding / reading}
     if size == LARGE:  # of less, the allocator's habits are the larger part
-        ratios["memory ÷ upload"] = (peak - before) / origin.nbytes
+        ratios["memory ÷ upload"] = memory[0] / origin.nbytes
     speed = number * origin.nbytes / adding / 1e9
     return Measurement(title, 1e3 * adding, "ms", ratios, f"{speed:.1f} GB/s of uploads")
 
@@ -111,6 +110,25 @@ def bare_products(number: int, size: int) -> Callable[[], object]:
 def distribution(size: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.stack([0.1 * torch.randn(size, generator=generator), torch.full((size,), -2.5)])
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """The most bytes that the block held at once on top of what there was, looked at every other millisecond."""
+    process, over = psutil.Process(), threading.Event()
+    before, most = process.memory_info().rss, [0]
+
+    def look() -> None:
+        while not over.wait(0.002):
+            most[0] = max(most[0], process.memory_info().rss - before)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        looking.join()
 
 
 def _seconds(call: Callable[[], object]) -> float:
