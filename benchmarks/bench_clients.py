@@ -22,10 +22,7 @@ def run(options: Options) -> list[Measurement]:
 
 def measured(options: Options, clients: int, sampled: int, rounds: int) -> list[Measurement]:
     """The first quarter of the rounds against the last one."""
-    watched = watch(
-        options, clients,
-        layout="iid", size="5+2", clients_per_round=sampled, rounds=rounds, eval_every=10 * rounds,
-    )  # fmt: skip
+    watched = watch(options, clients, rounds, layout="iid", size="5+2", clients_per_round=sampled)
     quarter = rounds // 4
     times = watched.round_times()
     first, last = statistics.median(times[:quarter]), statistics.median(times[-quarter:])

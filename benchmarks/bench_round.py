@@ -2,14 +2,14 @@
 
 The run is `fedbayes run` itself, watched from outside, ten clients with MNIST medium and R = 20. The clients' own
 compute is what `train` takes, for the same clients in a process that does nothing else; processor time, which is the
-wall time of a quiet core. Rounds in which the clients also measure the models are shown apart.
+wall time of a quiet core. The evaluation of all clients that ends the run is shown apart.
 """
 
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,49 +32,43 @@ from fedbayes.settings import Settings, defaults
 
 TITLE = "A round of simulation: 10 clients, MNIST medium, R = 20"
 CLIENTS = 10
-WARM_UP = 3  # rounds in which an actor still meets new clients
 
 
 def run(options: Options) -> list[Measurement]:
     torch.set_num_threads(1)
     rows = []
     for personal_steps in (1, 5):
-        words: dict[str, object] = {"size": "medium", "personal_steps": personal_steps}
         rounds = 100 if options.full else 40
-        watched = watch(options, CLIENTS, rounds=rounds, eval_every=10, **words)
+        watched = watch(options, CLIENTS, rounds, size="medium", personal_steps=personal_steps)
         rows += compare(watched, client_parts(options, personal_steps), personal_steps)
     return rows
 
 
 def compare(watched: Watched, parts: dict[str, float], personal_steps: int) -> list[Measurement]:
-    """The round, its ideal, and processor seconds by where they were spent."""
-    title, cores = f"{personal_steps} personal step{'s' * (personal_steps > 1)}", cpus()
-    wall = statistics.median(watched.round_times()[WARM_UP:])
-    ideal = parts["train"] / cores
-    evaluation = statistics.median(watched.round_times(measured=True)[1:]) - wall
-    others = {name: seconds for name, seconds in parts.items() if name not in ("train", "evaluate")}
-    note = ", ".join(f"{name} {1e3 * seconds / cores:.0f}" for name, seconds in others.items())
-    kinds = {kind: watched.processor(kind) for kind in (ACTOR, SERVER, RAY, FLOWER)}
-    spent = ", ".join(f"{kind} {1e3 * seconds / cores:.0f}" for kind, seconds in kinds.items())
-    return [
-        Measurement(f"{title}: a round", 1e3 * wall, "ms", {"of the ideal": ideal / wall}),
-        Measurement(f"{title}: ideal, clients' compute ÷ cores", 1e3 * ideal, "ms"),
-        Measurement(
-            f"{title}: the clients' other work ÷ cores", 1e3 * sum(others.values()) / cores, "ms", note=note
-        ),
-        Measurement(
-            f"{title}: processor time ÷ cores",
-            1e3 * sum(kinds.values()) / cores,
-            "ms",
-            note=f"{spent} (with evaluations)",
-        ),
-        Measurement(
-            f"{title}: an evaluation, on top",
-            1e3 * evaluation,
-            "ms",
-            note=f"clients' own ÷ cores {1e3 * parts['evaluate'] / cores:.0f}",
-        ),
+    """The round and its ideal, and where the cores' time went: in ms of a round, ÷ cores."""
+    share = 1e3 / cpus()
+    wall, ideal = 1e3 * statistics.median(watched.round_times()), share * parts["train"]
+    others = {name: share * spent for name, spent in parts.items() if name not in ("train", "evaluate")}
+    kinds = {kind: share * watched.processor(kind) for kind in (ACTOR, SERVER, RAY, FLOWER)}
+    values = [
+        ("a round", wall, ""),
+        ("ideal: the clients' compute ÷ cores", ideal, ""),
+        ("unpack, store, pack ÷ cores", sum(others.values()), listed(others)),
+        ("processor time of all processes ÷ cores", sum(kinds.values()), listed(kinds)),
+        ("cores that wait", wall - sum(kinds.values()), "on a machine with nothing else to do"),
+        ("an evaluation, apart", 1e3 * watched.evaluation, f"ideal {share * parts['evaluate']:.0f}"),
     ]
+    title = f"{personal_steps} personal step{'s' * (personal_steps > 1)}"
+    return [
+        Measurement(
+            f"{title}: {name}", value, "ms", {"of the ideal": ideal / wall} if value is wall else {}, note
+        )
+        for name, value, note in values
+    ]
+
+
+def listed(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.0f}" for name, value in parts.items())
 
 
 def client_parts(options: Options, personal_steps: int) -> dict[str, float]:

@@ -19,6 +19,9 @@ from fedbayes.processes import members
 from server_app.events import parse
 
 ACTOR, SERVER, RAY, FLOWER = "actors", "server", "Ray", "Flower"
+STEADY = (
+    4  # the first round of the steady state: an actor has met its clients, and round 1 has been evaluated
+)
 BETWEEN = 0.5  # seconds from one look at the processes to the next
 
 
@@ -33,20 +36,16 @@ class Look:
 
 @dataclass(frozen=True)
 class Watched:
-    """`ends[t]` is when round t ended; `evaluated` are the rounds in which the clients also measured the models."""
+    """When the rounds ended, what their processes used, and how long the evaluation took that ends the run."""
 
-    ends: Mapping[int, float]
-    evaluated: frozenset[int]
+    ends: Mapping[int, float]  # by round
     looks: Sequence[Look]
+    evaluation: float  # seconds
     seconds: float  # from the command to its end
 
-    def round_times(self, measured: bool = False) -> list[float]:
-        """Seconds of each round from the end of the one before, with or without a measurement; not of the first."""
-        return [
-            end - self.ends[number - 1]
-            for number, end in self.ends.items()
-            if number - 1 in self.ends and (number in self.evaluated) == measured
-        ]
+    def round_times(self) -> list[float]:
+        """Seconds of each round from the end of the one before, from `STEADY` on."""
+        return [end - self.ends[number - 1] for number, end in self.ends.items() if number >= STEADY]
 
     def peak(self, kind: str) -> float:
         return max(look.memory.get(kind, 0.0) for look in self.looks)
@@ -54,11 +53,12 @@ class Watched:
     def memory_at(self, kind: str, first: int, last: int) -> float:
         """The largest of a kind during these rounds, MB."""
         since, until = self.ends[first], self.ends[last]
-        return max(look.memory.get(kind, 0.0) for look in self.looks if since <= look.time <= until + BETWEEN)
+        looks = [look for look in self.looks if since <= look.time <= until + BETWEEN]
+        return max((look.memory.get(kind, 0.0) for look in looks), default=float("nan"))
 
     def processor(self, kind: str) -> float:
-        """Seconds a round of all processes of a kind, from the first round's end to the last one's."""
-        first, last = min(self.ends), max(self.ends)
+        """Seconds a round of all processes of a kind, from `STEADY` on."""
+        first, last = STEADY - 1, max(self.ends)
         inside = [look for look in self.looks if self.ends[first] <= look.time <= self.ends[last]]
         if len(inside) < 2:
             return float("nan")
@@ -68,23 +68,18 @@ class Watched:
         return spent / rounds
 
 
-def watch(options: Options, clients: int, **words: object) -> Watched:
-    """A run with these settings on MNIST; its folder is deleted afterwards."""
+def watch(options: Options, clients: int, rounds: int, **words: object) -> Watched:
+    """A run with these settings on MNIST, evaluated at the start and at the end; its folder is deleted afterwards."""
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
         settings = {key.replace("_", "-"): value for key, value in words.items()}
-        places = {
-            "dataset": "mnist",
-            "data-dir": str(options.data_dir),
-            "out-dir": folder,
-            "run-name": "bench",
-        }
-        plan = plan_run(settings | places, clients)
+        settings |= {"rounds": rounds, "eval-every": 10 * rounds, "run-name": "bench", "out-dir": folder}
+        plan = plan_run(settings | {"dataset": "mnist", "data-dir": str(options.data_dir)}, clients)
         plan.folder.mkdir()
         federation = Federation(plan)
         looks: list[Look] = []
         ends: dict[int, float] = {}
-        evaluated: set[int] = set()
+        evaluated = float("nan")  # when the last time
         over = threading.Event()
         watcher = threading.Thread(target=_look, args=(federation.marker, looks, over))
         try:
@@ -92,17 +87,16 @@ def watch(options: Options, clients: int, **words: object) -> Watched:
             watcher.start()
             for line in federation.lines():
                 event = parse(line)
-                match event and event["event"]:
-                    case "round":
-                        ends[event["round"]] = event["time"]  # type: ignore[index]
-                    case "evaluated":
-                        evaluated.add(event["round"] + 1)  # type: ignore[index]
-            if len(ends) < plan.settings.rounds:
+                if event and event["event"] == "round":
+                    ends[event["round"]] = event["time"]
+                elif event and event["event"] == "evaluated":
+                    evaluated = event["time"]
+            if len(ends) < rounds or evaluated < ends[rounds]:
                 raise RuntimeError((plan.folder / "log.txt").read_text("utf-8")[-3000:])
         finally:
             over.set()
             federation.end()
-    return Watched(ends, frozenset(evaluated), looks, time.time() - began)
+    return Watched(ends, looks, evaluated - ends[rounds], time.time() - began)
 
 
 def _look(marker: str, looks: list[Look], over: threading.Event) -> None:

@@ -38,11 +38,11 @@ def test_a_table_shows_values_and_ratios() -> None:
 
 
 def test_what_a_watched_run_tells() -> None:
-    """Rounds end at 10, 11, 13, 14 s; round 3 was measured. The server has used 0.5 s of each second."""
-    looks = [Look(t, {"server": 0.5 * t}, {"server": 100.0 + t}) for t in range(20)]
-    run = Watched({1: 10.0, 2: 11.0, 3: 13.0, 4: 14.0}, frozenset({1, 3}), looks, 20.0)
-    assert run.round_times() == [1.0, 1.0]
-    assert run.round_times(measured=True) == [2.0]
-    assert run.peak("server") == 119.0
-    assert run.memory_at("server", 1, 2) == 111.0
-    assert run.processor("server") == pytest.approx(0.5 * 4 / 3), "4 s of three rounds"
+    """The rounds of the steady state, 4 and on, take 1, 3 and 2 s; the server uses half of each second."""
+    looks = [Look(t, {"server": 0.5 * t}, {"server": 100.0 + t}) for t in range(30)]
+    ends = {1: 2.0, 2: 8.0, 3: 10.0, 4: 11.0, 5: 14.0, 6: 16.0}
+    run = Watched(ends, looks, evaluation=3.0, seconds=30.0)
+    assert run.round_times() == [1.0, 3.0, 2.0]
+    assert run.processor("server") == pytest.approx(0.5 * 6 / 3), "half of 6 s in three rounds"
+    assert run.peak("server") == 129.0
+    assert run.memory_at("server", 4, 5) == 114.0
