@@ -101,12 +101,13 @@ def watch(options: Options, clients: int, rounds: int, **words: object) -> Watch
 
 def _look(marker: str, looks: list[Look], over: threading.Event) -> None:
     processes: list[psutil.Process] = []
-    searched = 0.0
+    memory: dict[str, float] = {}
     while not over.wait(BETWEEN):
-        if time.monotonic() - searched > 20 * BETWEEN:  # a search goes through all processes of the machine
-            processes, searched = members(marker), time.monotonic()
+        # A search goes through all processes of the machine. The actors are the last to come.
+        if ACTOR not in memory or len(looks) % 20 == 0:
+            processes = members(marker)
         processor: dict[str, float] = {}
-        memory: dict[str, float] = {}
+        memory = {}
         for process in processes:
             try:
                 kind = _kind(process)
