@@ -12,7 +12,7 @@ from bayes_core.workspace import workspace
 
 
 class Steps(Protocol):
-    """What `client_update` asks for; gradients are those of −log p, parameter by parameter, at both draws."""
+    """What `client_update` asks for; gradients are those of −log p at both draws, as twins.py gives them."""
 
     thetas: Tensor  # (2, T), where `draw` puts its two mirrored draws
 
@@ -42,8 +42,10 @@ class PlainSteps:
         self.work.draw(generator, gates)
 
     def add(self, gradients: Sequence[Tensor]) -> None:
-        torch.cat([part.reshape(-1) for part in gradients], out=self.gradients.view(-1))
-        self.work.add(*self.gradients)
+        if len(gradients) > 2:
+            torch.cat([part.reshape(-1) for part in gradients], out=self.gradients.view(-1))
+            gradients = list(self.gradients)
+        self.work.add(*gradients)
 
     def step_q(self, gradients: Sequence[Tensor]) -> None:
         self.add(gradients)
