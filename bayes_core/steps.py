@@ -21,10 +21,8 @@ class Steps(Protocol):
     def add(self, gradients: Sequence[Tensor]) -> None:
         """A sample that is not the last of its step on q."""
 
-    def step_q(self, gradients: Sequence[Tensor]) -> None:
-        """With the gradients of the last draw, and of those that were added before."""
-
-    def step_w(self) -> None: ...
+    def step(self, gradients: Sequence[Tensor], both: bool) -> None:
+        """On q, with the gradients of the last draw and of those that were added before; then, if `both`, on w."""
 
 
 class PlainSteps:
@@ -47,12 +45,11 @@ class PlainSteps:
             gradients = list(self.gradients)
         self.work.add(*gradients)
 
-    def step_q(self, gradients: Sequence[Tensor]) -> None:
+    def step(self, gradients: Sequence[Tensor], both: bool) -> None:
         self.add(gradients)
         self.q_optimiser.step(self.work.q_gradient())
         self.work.q_moved()
         self.work.clear()
-
-    def step_w(self) -> None:
-        self.w_optimiser.step(self.work.w_gradient())
-        self.work.w_moved()
+        if both:
+            self.w_optimiser.step(self.work.w_gradient())
+            self.work.w_moved()

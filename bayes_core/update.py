@@ -102,16 +102,15 @@ def client_update(
     weight = 0.5 if b < SPLIT else 1.0  # too few to split: both draws see all
     scale = torch.full_like(loss, weight * n / b / recipe.mc_samples)
     for batch in minibatches(n, b, recipe.local_steps, generator):
-        x_batch, y_batch = x[batch], y[batch]
-        for _ in range(recipe.personal_steps):
+        x_batch, y_batch = x.index_select(0, batch), y.index_select(0, batch)
+        for repeat in range(recipe.personal_steps):
             for sample in range(recipe.mc_samples):
                 steps.draw(generator, gates)
                 value, gradients = pair.nll_gradients(x_batch, y_batch, scale, likelihood)
                 loss += value
                 if sample < recipe.mc_samples - 1:
                     steps.add(gradients)
-            steps.step_q(gradients)
-        steps.step_w()
+            steps.step(gradients, both=repeat == recipe.personal_steps - 1)
 
     examples = recipe.local_steps * recipe.personal_steps * recipe.mc_samples * b / weight
     kept = Personal(q, q_optimiser.memory(), w_optimiser.memory(), buffers)
