@@ -5,12 +5,12 @@ Each draw sees one half of the batch; a batch too small to split is seen by both
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from bayes_core.chain import is_chain, layers
 from bayes_core.flat import shapes_of, unflatten
 from bayes_core.likelihoods import Likelihood, value_and_gradient
 
@@ -63,16 +63,6 @@ class Copies:
         return values[0].detach() + values[1].detach(), gradients
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A linear layer of both twins, and where its gradients go: views into rows of T numbers."""
-
-    weight: Tensor  # (2, out, in)
-    bias: Tensor  # (2, out, 1)
-    by_weight: Tensor
-    by_bias: Tensor
-
-
 class Abreast:
     """A chain of linear layers with ReLU between them, both twins in each operation and without autograd, since
     PyTorch takes as long to call products of this size as to compute them. Examples lie in columns, so that the
@@ -80,56 +70,24 @@ class Abreast:
 
     def __init__(self, network: nn.Sequential, thetas: Tensor) -> None:
         self.gradients = torch.empty_like(thetas)
-        self.layers: list[Layer] = []
-        begin = 0
-        for layer in network:
-            if isinstance(layer, nn.Linear):
-                out, size = len(layer.weight), layer.weight.numel()
-                end = begin + size + out
-                weight, by_weight = (
-                    v[:, begin : begin + size].view(2, out, -1) for v in (thetas, self.gradients)
-                )
-                bias, by_bias = (v[:, begin + size : end].view(2, out, 1) for v in (thetas, self.gradients))
-                self.layers.append(Layer(weight, bias, by_weight, by_bias))
-                begin = end
+        self.layers, self.by_layer = layers(network, thetas), layers(network, self.gradients)
 
     def nll_gradients(
         self, x: Tensor, y: Tensor, scale: Tensor, likelihood: Likelihood
     ) -> tuple[Tensor, Sequence[Tensor]]:
         inputs = [x.reshape(2, len(x) // 2, -1).transpose(1, 2)]
-        for layer in self.layers:
-            inputs.append(torch.baddbmm(layer.bias, layer.weight, inputs[-1]))
-            if layer is not self.layers[-1]:
+        for weight, bias in self.layers:
+            inputs.append(torch.baddbmm(bias, weight, inputs[-1]))
+            if weight is not self.layers[-1][0]:
                 inputs[-1].relu_()
         outputs = inputs.pop().transpose(1, 2)
         value, by_output = value_and_gradient(likelihood, outputs.flatten(0, 1), y, scale)
         gradient = by_output.view(outputs.shape).transpose(1, 2)
-        for layer, given in zip(reversed(self.layers), reversed(inputs), strict=True):
-            torch.bmm(gradient, given.transpose(1, 2), out=layer.by_weight)
-            torch.sum(gradient, 2, keepdim=True, out=layer.by_bias)
+        backwards = list(zip(self.layers, self.by_layer, inputs, strict=True))[::-1]
+        for (weight, _), (by_weight, by_bias), given in backwards:
+            torch.bmm(gradient, given.transpose(1, 2), out=by_weight)
+            torch.sum(gradient, 2, keepdim=True, out=by_bias)
             if given is not inputs[0]:
-                gradient = torch.bmm(layer.weight.transpose(1, 2), gradient)
+                gradient = torch.bmm(weight.transpose(1, 2), gradient)
                 torch.ops.aten.threshold_backward.grad_input(gradient, given, 0, grad_input=gradient)
         return value, list(self.gradients)
-
-
-def is_chain(network: nn.Module, batch: Tensor) -> TypeGuard[nn.Sequential]:
-    """[Flatten,] Linear, ReLU, Linear …, Linear on examples that are vectors, with weights of their own."""
-    if type(network) is not nn.Sequential or any(map(_hooked, network.modules())):
-        return False
-    layers, flat = list(network), batch.ndim == 2
-    if layers and type(layers[0]) is nn.Flatten:
-        flat |= (layers[0].start_dim, layers[0].end_dim) == (1, -1)
-        del layers[0]
-    linear = layers[::2]
-    return (
-        flat
-        and len(layers) % 2 == 1
-        and all(type(layer) is nn.Linear and layer.bias is not None for layer in linear)
-        and all(type(layer) is nn.ReLU for layer in layers[1::2])
-        and len({id(parameter) for layer in linear for parameter in layer.parameters()}) == 2 * len(linear)
-    )
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
