@@ -9,6 +9,7 @@ row's gradient is a closed form. The tests check each against torch.distribution
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -29,6 +30,12 @@ class Noise(NamedTuple):
     def mirrored(self) -> "Noise":
         """The opposite noise: just as likely, and what the one adds to first order the other takes away."""
         return Noise(-self.g, None if self.logit_u is None else -self.logit_u)
+
+    @staticmethod
+    def stack(noises: Sequence["Noise"]) -> "Noise":
+        """For several draws at once, one a row."""
+        logits = [noise.logit_u for noise in noises if noise.logit_u is not None]
+        return Noise(torch.stack([noise.g for noise in noises]), torch.stack(logits) if logits else None)
 
 
 class Draw(NamedTuple):

@@ -37,10 +37,10 @@ class State(ctypes.Structure):
         ("n", ctypes.c_int64),
         *(
             (name, ctypes.c_void_p)
-            for name in ("q", "w", "sigma_q", "sigma_w", "noise", "thetas", "sum", "at_theta", "at_mirror")
+            for name in ("q", "w", "sigma_q", "noise", "thetas", "sum", "at_theta", "at_mirror")
         ),
         ("zeta", ctypes.c_float),
-        ("temperature", ctypes.c_float),
+        ("coldness", ctypes.c_float),
     ]
 
 
@@ -66,21 +66,22 @@ class FusedSteps:
         self.library = library()
         self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
         self.gated = isinstance(family, SpikeSlab) and family.gated
-        self.thetas, self.noise, self.sigma = torch.empty(3, 2, q.shape[1])
+        self.thetas, self.noise = torch.empty(2, 2, q.shape[1])
+        self.sigma = torch.empty_like(q[0])
         self.sum = torch.zeros_like(q)  # of the samples before the last
         self.summed = False
         self.state = State(
             q.shape[1],
-            *(row.data_ptr() for row in (q, w, *self.sigma, self.noise, self.thetas, self.sum)),
+            *(row.data_ptr() for row in (q, w, self.sigma, self.noise, self.thetas, self.sum)),
             zeta=zeta,
-            temperature=family.temperature if isinstance(family, SpikeSlab) else 1.0,
+            coldness=1 / family.temperature if isinstance(family, SpikeSlab) else 1.0,
         )
         self.library.spread(self.state, 0, q.shape[1])
 
     def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None:
         self.noise[0].normal_(generator=generator)
         if self.gated:
-            self.noise[1].uniform_(1e-7, 1 - 1e-7, generator=gates or generator).logit_()
+            self.noise[1].uniform_(1e-7, 1 - 1e-7, generator=gates or generator)
         self.library.draw(self.state, self.gated, 0, self.state.n)
 
     def add(self, gradients: Sequence[Tensor]) -> None:
@@ -88,10 +89,11 @@ class FusedSteps:
             self.library.add(self.state, self.gated, begin, end)
         self.summed = True
 
-    def step_q(self, gradients: Sequence[Tensor]) -> None:
-        moments = moments_of(self.q_optimiser)
+    def step(self, gradients: Sequence[Tensor], both: bool) -> None:
+        of_q = moments_of(self.q_optimiser)
+        of_w = moments_of(self.w_optimiser) if both else of_q
         for begin, end in self._parts(gradients):
-            self.library.step_q(self.state, moments, self.gated, self.summed, begin, end)
+            self.library.step(self.state, of_q, of_w, self.gated, self.summed, both, begin, end)
         if self.summed:
             self.sum.zero_()
             self.summed = False
@@ -105,9 +107,6 @@ class FusedSteps:
             self.state.at_theta = at_theta.data_ptr() - 4 * begin  # indexed from `begin` on
             self.state.at_mirror = at_mirror.data_ptr() - 4 * begin
             yield begin, end
-
-    def step_w(self) -> None:
-        self.library.step_w(self.state, moments_of(self.w_optimiser), self.gated, 0, self.state.n)
 
 
 def moments_of(optimiser: Optimiser) -> Moments:
@@ -148,8 +147,8 @@ def _library() -> ctypes.CDLL | NotFused:
     state, whole, switch = ctypes.POINTER(State), ctypes.c_int64, ctypes.c_int
     found.spread.argtypes = [state, whole, whole]
     found.draw.argtypes = found.add.argtypes = [state, switch, whole, whole]
-    found.step_q.argtypes = [state, ctypes.POINTER(Moments), switch, switch, whole, whole]
-    found.step_w.argtypes = [state, ctypes.POINTER(Moments), switch, whole, whole]
+    moments = ctypes.POINTER(Moments)
+    found.step.argtypes = [state, moments, moments, switch, switch, switch, whole, whole]
     return found
 
 

@@ -6,16 +6,18 @@ draws, the same for all test examples, the accuracy of a global model jumps by t
 round; with five pairs it does not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayes_core.families import Family, Point
+from bayes_core.chain import is_chain, outputs_of_all
+from bayes_core.families import Family, Noise, Point
 from bayes_core.flat import shapes_of, unflatten
 
 CHUNK = 128  # examples at a time: bounds memory, and the outputs of convolutions stay in the cache
+BLOCK = 2**24  # sampled weights at a time: bounds it, whatever the number of samples
 
 
 @torch.no_grad()
@@ -39,11 +41,26 @@ def draws(
     buffers = dict(network.named_buffers()) if buffers is None else buffers
     if samples < 1:
         raise ValueError(f"The predictive takes at least one sample, not {samples}.")
-    noise = family.noise(v, generator)
-    for number in range(1 if isinstance(family, Point) else samples):
-        if number:
-            noise = noise.mirrored() if number % 2 else family.noise(v, generator)
-        yield outputs(network, family.place(v, noise).theta, x, buffers).softmax(-1)
+    samples = 1 if isinstance(family, Point) else samples
+    block = 2 * max(1, BLOCK // (2 * v.shape[1]))
+    for begin in range(0, samples, block):
+        noises: list[Noise] = []
+        for number in range(min(block, samples - begin)):
+            noises.append(noises[-1].mirrored() if number % 2 else family.noise(v, generator))
+        thetas = family.place(v, Noise.stack(noises)).theta.view(-1, v.shape[1])
+        for answer in _all_outputs(network, thetas, x, buffers):
+            yield answer.softmax(-1)
+
+
+@torch.no_grad()
+def _all_outputs(
+    network: nn.Module, thetas: Tensor, x: Tensor, buffers: Mapping[str, Tensor]
+) -> Iterable[Tensor]:
+    """What the network says with each row of weights: in one go where that is faster, else one by one."""
+    if is_chain(network, x):
+        chunks = [outputs_of_all(network, thetas, chunk) for chunk in torch.split(x, CHUNK)]
+        return torch.cat(chunks, 1)
+    return (outputs(network, theta, x, buffers) for theta in thetas)
 
 
 def predictive(

@@ -12,7 +12,7 @@ from bayes_core.workspace import workspace
 
 
 class Steps(Protocol):
-    """What `client_update` asks for; gradients are those of −log p, parameter by parameter, at both draws."""
+    """What `client_update` asks for; gradients are those of −log p at both draws, as twins.py gives them."""
 
     thetas: Tensor  # (2, T), where `draw` puts its two mirrored draws
 
@@ -21,10 +21,8 @@ class Steps(Protocol):
     def add(self, gradients: Sequence[Tensor]) -> None:
         """A sample that is not the last of its step on q."""
 
-    def step_q(self, gradients: Sequence[Tensor]) -> None:
-        """With the gradients of the last draw, and of those that were added before."""
-
-    def step_w(self) -> None: ...
+    def step(self, gradients: Sequence[Tensor], both: bool) -> None:
+        """On q, with the gradients of the last draw and of those that were added before; then, if `both`, on w."""
 
 
 class PlainSteps:
@@ -42,15 +40,16 @@ class PlainSteps:
         self.work.draw(generator, gates)
 
     def add(self, gradients: Sequence[Tensor]) -> None:
-        torch.cat([part.reshape(-1) for part in gradients], out=self.gradients.view(-1))
-        self.work.add(*self.gradients)
+        if len(gradients) > 2:
+            torch.cat([part.reshape(-1) for part in gradients], out=self.gradients.view(-1))
+            gradients = list(self.gradients)
+        self.work.add(*gradients)
 
-    def step_q(self, gradients: Sequence[Tensor]) -> None:
+    def step(self, gradients: Sequence[Tensor], both: bool) -> None:
         self.add(gradients)
         self.q_optimiser.step(self.work.q_gradient())
         self.work.q_moved()
         self.work.clear()
-
-    def step_w(self) -> None:
-        self.w_optimiser.step(self.work.w_gradient())
-        self.work.w_moved()
+        if both:
+            self.w_optimiser.step(self.work.w_gradient())
+            self.work.w_moved()

@@ -26,7 +26,7 @@ from bayes_core.fused import FusedSteps, NotFused
 from bayes_core.likelihoods import Likelihood, categorical
 from bayes_core.optimisers import Memory, Optimiser
 from bayes_core.steps import PlainSteps, Steps
-from bayes_core.twins import Twins
+from bayes_core.twins import SPLIT, twins
 
 
 @dataclass(frozen=True)
@@ -98,25 +98,19 @@ def client_update(
 
     steps = _steps(family, q_optimiser, w_optimiser, recipe)
     network.train()
-    twins = Twins(network, steps.thetas, buffers)
-    weight = 0.5 if b < 4 else 1.0  # too few to split, as batch norm needs two examples: both draws see all
+    pair = twins(network, steps.thetas, buffers, x[:b])
+    weight = 0.5 if b < SPLIT else 1.0  # too few to split: both draws see all
     scale = torch.full_like(loss, weight * n / b / recipe.mc_samples)
     for batch in minibatches(n, b, recipe.local_steps, generator):
-        x_batch, y_batch = x[batch], y[batch]
-        halves = (
-            [(x_batch, y_batch)] * 2
-            if b < 4
-            else list(zip(x_batch.tensor_split(2), y_batch.tensor_split(2), strict=True))
-        )
-        for _ in range(recipe.personal_steps):
+        x_batch, y_batch = x.index_select(0, batch), y.index_select(0, batch)
+        for repeat in range(recipe.personal_steps):
             for sample in range(recipe.mc_samples):
                 steps.draw(generator, gates)
-                value, gradients = twins.nll_gradients(halves, scale, likelihood)
+                value, gradients = pair.nll_gradients(x_batch, y_batch, scale, likelihood)
                 loss += value
                 if sample < recipe.mc_samples - 1:
                     steps.add(gradients)
-            steps.step_q(gradients)
-        steps.step_w()
+            steps.step(gradients, both=repeat == recipe.personal_steps - 1)
 
     examples = recipe.local_steps * recipe.personal_steps * recipe.mc_samples * b / weight
     kept = Personal(q, q_optimiser.memory(), w_optimiser.memory(), buffers)

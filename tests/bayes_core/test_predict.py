@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayes_core import predict
-from bayes_core.families import Gaussian, Point
+from bayes_core.families import Gaussian, Point, SpikeSlab
 from bayes_core.flat import buffers_of, flatten
 from bayes_core.predict import point_probabilities, predictive
 
@@ -100,3 +100,26 @@ def test_chunks_do_not_change_the_answer(chunk: int, monkeypatch: pytest.MonkeyP
     whole = predictive(network, Gaussian(), v, x, 3, seeded(0))
     monkeypatch.setattr(predict, "CHUNK", chunk)
     torch.testing.assert_close(predictive(network, Gaussian(), v, x, 3, seeded(0)), whole)
+
+
+CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+IMAGES = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("family", [Gaussian(), SpikeSlab()])
+@pytest.mark.parametrize("network", [CHAIN, IMAGES], ids=["all draws in one product", "one by one"])
+@pytest.mark.parametrize("block", [1, 10**6])
+def test_draws_are_those_of_one_after_the_other(
+    family: Gaussian | SpikeSlab, network: nn.Module, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "BLOCK", block)
+    monkeypatch.setattr(predict, "CHUNK", 4)
+    v = family.free(family.init(flatten(network), 0.0, 0.6))
+    x = torch.randn(7, 1, 3, 4, generator=seeded(3))
+    generator, expected = seeded(5), []
+    for pair in range(3):
+        noise = family.noise(v, generator)
+        for draw in (noise, noise.mirrored())[: 1 if pair == 2 else 2]:
+            expected.append(predict.outputs(network, family.place(v, draw).theta, x, {}).softmax(-1))
+    got = list(predict.draws(network, family, v, x, 5, seeded(5)))
+    torch.testing.assert_close(got, expected)
