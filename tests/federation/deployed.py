@@ -1,5 +1,6 @@
 """A real federation on loopback, through the `fedbayes` command: one coordinator, several sites, each its processes."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -37,6 +38,12 @@ def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return []
 
 
+def _end_with_the_tests() -> None:
+    """Nothing outlives the tests, not even when they are killed (Linux: PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 class Running:
     """One `fedbayes` command in the background, with what it says in a file."""
 
@@ -45,9 +52,11 @@ class Running:
         self.before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as stream:
             command = [sys.executable, "-m", "fedbayes.command", *words]
+            # A session of its own: the kernel shares the processor fairly between sessions, as between machines.
             self.process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-            )
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                start_new_session=True, preexec_fn=_end_with_the_tests,
+            )  # fmt: skip
 
     @property
     def said(self) -> str:
@@ -107,20 +116,25 @@ class Deployment:
         self.running["coordinator"].hears("may take part")
         return self.running["coordinator"]
 
-    def launch_site(self, number: int, state: Path | None = None, **environment: str) -> Running:
-        """Start a site and do not wait for it."""
+    def launch_site(
+        self, number: int, state: Path | None = None, flower: Sequence[str] = (), **environment: str
+    ) -> Running:
+        """Start a site and do not wait for it; `flower` are words for Flower's program."""
         words = ["--at", self.fleet, "--share", f"{number}/{self.total}"]
         words += ["--state", str(state or self.state(number).parent.parent)]
         words += ["--log-file", str(self.folder / f"site-{number}.lines")]
         name = f"site-{number}"
+        words += ["--", *flower]
         self.running[name] = self.command("site", f"keys/{name}", *words, log=name, **environment)
         return self.running[name]
 
-    def start_site(self, number: int, state: Path | None = None, **environment: str) -> Running:
+    def start_site(
+        self, number: int, state: Path | None = None, flower: Sequence[str] = (), **environment: str
+    ) -> Running:
         """Start a site as a restart policy does: one that was killed is refused until it is given up."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            site = self.launch_site(number, state, **environment)
+            site = self.launch_site(number, state, flower, **environment)
             while "SuperNode ID" not in site.said and site.process.poll() is None:
                 time.sleep(0.1)
             if "SuperNode ID" in site.said:
