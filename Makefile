@@ -16,7 +16,7 @@ test: $(READY)
 
 ## a real federation over gRPC with TLS, and every fault that it must survive: about ten minutes
 test-federation: $(READY)
-	$(VENV)/bin/python -m pytest -q -m deployment
+	$(VENV)/bin/python -m pytest -q -m deployment tests/federation
 
 ## docker/compose.yml on a real engine, where one can be had
 docker-test: $(READY)

@@ -17,6 +17,7 @@ from harness import Outcome
 from fedbayes.flower import free_port
 from fedbayes.run_folder import saved_rounds
 
+LIBC = ctypes.CDLL(None)
 PATIENCE = 400.0  # seconds, for a busy machine; nothing here takes that long on a quiet one
 
 
@@ -41,7 +42,7 @@ def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def _end_with_the_tests() -> None:
     """Nothing outlives the tests, not even when they are killed (Linux: PR_SET_PDEATHSIG)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        LIBC.prctl(1, signal.SIGTERM)
 
 
 class Running:
@@ -104,7 +105,8 @@ class Deployment:
         self.fleet, self.control = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.total = sites
         self.running: dict[str, Running] = {}
-        assert self.command("keys", "keys", "--host", "127.0.0.1", "--sites", str(sites)).ends() == 0
+        if sites:
+            assert self.command("keys", "keys", "--host", "127.0.0.1", "--sites", str(sites)).ends() == 0
 
     def command(self, *words: str, log: str = "command", **environment: str) -> Running:
         log_file = self.folder / f"{log}.log"

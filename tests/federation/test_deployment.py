@@ -218,7 +218,8 @@ def test_what_a_site_keeps_and_what_the_coordinator_never_sees(federation: Deplo
         *files_below(federation.folder / "runs"),
         *(federation.folder / "keys/coordinator").glob("superlink.db*"),
     ]
-    assert any("superlink.db" in file.name for file in at_the_coordinator)
+    databases = [file for file in at_the_coordinator if "superlink.db" in file.name]
+    assert databases and not any(file.stat().st_mode & 0o077 for file in databases), "for its owner alone"
     for file in at_the_coordinator:
         content = file.read_bytes()
         assert b"disk-0" not in content and b"site-0.lines" not in content, f"{file} names a path of a site"
