@@ -173,21 +173,15 @@ class Deployment:
 
         until(there, f"round {saved} of {name}")
 
-    def client_app(self, number: int, since: float) -> psutil.Process:
-        """The process in which a site works at a message, as soon as there is one that was started `since`."""
-
-        def found() -> psutil.Process | None:
-            for process in family(self.running[f"site-{number}"].process):
-                try:
-                    at_work = any(word.endswith("flwr-clientapp") for word in process.cmdline())
-                    if at_work and process.create_time() >= since:
+    def at_work(self, number: int, state: Path) -> psutil.Process | None:
+        """The ClientApp of a site, if there is one that has opened its personal state (Linux: /proc)."""
+        for process in family(self.running[f"site-{number}"].process):
+            with suppress(psutil.Error, OSError):
+                if any(word.endswith("flwr-clientapp") for word in process.cmdline()):
+                    opened = Path(f"/proc/{process.pid}/fd").iterdir()
+                    if any(str(file.readlink()) == str(state) for file in opened):
                         return process
-                except psutil.Error:
-                    continue
-            return None
-
-        process: psutil.Process = until(found, f"a ClientApp of site-{number}")
-        return process
+        return None
 
     def end(self) -> None:
         for running in self.running.values():

@@ -14,9 +14,9 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,23 +232,30 @@ def test_what_a_site_keeps_and_what_the_coordinator_never_sees(federation: Deplo
 def test_dead_and_stuck_sites_are_named_and_counted_and_rejoin_where_they_were(
     federation: Deployment, federate: Federate
 ) -> None:
-    """In one round: SIGKILL of a site, SIGKILL of a ClientApp, and a state that another process holds."""
+    """In one round: SIGKILL of a site, SIGKILL of a ClientApp at work, and a state that another process holds."""
     rounds = 9
     run = federation.run("storm", **SETTINGS | {"rounds": rounds, "round_timeout": 300})
     federation.wait_for_round("storm", 2, run)
-    now = time.time()
     files = {number: federation.state(number, "storm") / "personal.safetensors" for number in (1, 2, 3)}
-    holder = os.open(files[3].parent, os.O_RDONLY)
+    before = {number: file.read_bytes() for number, file in files.items()}
+    struck = federation.saved("storm") + 1
+    locks = {number: os.open(file.parent, os.O_RDONLY) for number, file in files.items()}
     try:
-        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        apps = {number: federation.client_app(number, since=now) for number in (1, 2, 3)}
-        before = {number: file.read_bytes() for number, file in files.items()}
-        struck = federation.saved("storm") + 1
+        for lock in locks.values():  # so that all three are in the middle of the next round at the same time
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        apps = {
+            number: until(partial(federation.at_work, number, file.parent), f"a ClientApp of site-{number}")
+            for number, file in files.items()
+        }
         federation.running["site-1"].kill()
         apps[2].kill()
+        os.close(locks.pop(1))
+        os.close(locks.pop(2))
         federation.wait_for_round("storm", struck, run)
     finally:
-        os.close(holder)
+        for lock in locks.values():
+            os.close(lock)
+    assert files[2].read_bytes() == before[2], "the store is intact"
     assert files[1].read_bytes() == before[1] and tag(files[1]) == struck - 1, (
         "as of its last completed round"
     )
