@@ -4,7 +4,7 @@ PYTHON ?= python3
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
 
-.PHONY: run test lint bench bench-full clean
+.PHONY: run test test-federation docker-test lint bench bench-full clean
 
 ## pFedBayes on scikit-learn's scanned digits with ten clients: a result in a minute or two
 run: $(READY)
@@ -13,6 +13,14 @@ run: $(READY)
 ## all tests
 test: $(READY)
 	$(VENV)/bin/python -m pytest -q
+
+## a real federation over gRPC with TLS, and every fault that it must survive: about ten minutes
+test-federation: $(READY)
+	$(VENV)/bin/python -m pytest -q -m deployment tests/federation
+
+## docker/compose.yml on a real engine, where one can be had
+docker-test: $(READY)
+	PYTHON=$(VENV)/bin/python docker/test
 
 ## speed, memory and bytes: the quick part, about ten minutes (OPTIONS='--only step --data-dir DIR --out-dir DIR')
 bench: $(READY_BENCH)

@@ -11,9 +11,10 @@ Whoever works with a state holds a lock on its folder, which the kernel frees wh
 
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -85,9 +86,16 @@ class Store:
         tags = {"format": str(FORMAT), "uuid": self.uuid, "round": str(server_round), "card": self.card}
         # A name of its own: a late round may still be writing in another process.
         new = self.folder / f".{uuid4().hex}.tmp"
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, new, tags)
-        if self.durable:
-            self._sync(new)
+        try:
+            save_file(
+                {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, new, tags
+            )
+            if self.durable:
+                self._sync(new)
+        except (SafetensorError, OSError) as error:
+            with suppress(OSError):
+                new.unlink()  # a part of a file, on a disk that may be full
+            raise _system_error(error, new) from None
         if started_from is not None and started_from.file == LATEST:
             link = self.folder / f".{uuid4().hex}.tmp"
             os.link(self.folder / LATEST, link)
@@ -131,6 +139,12 @@ class Store:
         (self.folder / name).replace(aside)
         self.notes.append(f"{name} {words}; it was set aside as {aside.name}")
         print(f"{self.folder / name} {words}; it was set aside as {aside.name}", flush=True)
+
+
+def _system_error(error: SafetensorError | OSError, path: Path) -> Exception:
+    """safetensors tells the system's errors, such as a full disk, only in words: `… (os error 28)`."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
 
 
 def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -173,7 +173,7 @@ def run_on(plan: RemotePlan, console: Console) -> int:
             else:
                 told.error = f"It may be running all the same; see `flwr list {plan.on}`."
         except CommandError as error:
-            told.error = told.error or str(error)
+            told.error, told.told = told.error or str(error), True
         finally:
             remote.close()
     _tell(plan, console, told, status, time.monotonic() - began)

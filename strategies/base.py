@@ -99,7 +99,9 @@ class PersonalStrategy(ServerMethod, Strategy):
         row.evidence = evidence(replies, self.roster.sites, next(iter(self.tensors.values())).shape[1])
         for site in sorted(set(self.roster.sites) - set(each)):
             reason = replies.failures.get(site, "it cannot be reached")
-            self.tell("warning", message=f"Site {site} was not measured for row {number}: {reason}.")
+            self.tell(
+                "warning", message=_sentence(f"Site {site} was not measured for row {number}: {reason}")
+            )
         self.tell("evaluated", round=number, rounds=self.settings.rounds, **pooled)
 
     def checkpoint(self, journal: Journal, row: Row, closed: bool) -> None:
@@ -133,7 +135,7 @@ class PersonalStrategy(ServerMethod, Strategy):
         """Add up the usable uploads as they arrive; (None, None) when they are too few."""
         self._receive(replies)
         for site, reason in self.exchange.replies.failures.items():
-            self.tell("warning", message=f"Site {site} dropped from this round: {reason}.")
+            self.tell("warning", message=_sentence(f"Site {site} dropped from this round: {reason}"))
         if len(self.uploads) < self._quorum():
             return None, None
         before = dict(self.tensors)
@@ -250,3 +252,8 @@ class PersonalStrategy(ServerMethod, Strategy):
         row = Row(columns, clients)
         self.describe(row)
         return row
+
+
+def _sentence(words: str) -> str:
+    """Reasons in Flower's words have a full stop already."""
+    return words if words.endswith((".", "?")) else f"{words}."

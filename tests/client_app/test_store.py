@@ -1,9 +1,11 @@
 """The personal state on disk: which state a round starts from, crashes, damage, strangers."""
 
+import errno
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from client_app import store as module
 from client_app.store import Store
@@ -89,6 +91,24 @@ def test_a_damaged_file_is_reported_by_name_and_set_aside(store: Store) -> None:
     assert "personal.safetensors is damaged" in store.notes[0]
     assert str(store.folder) not in store.notes[0], "a site's paths stay at the site"
     assert (store.folder / "personal.safetensors.damaged").exists()
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_no_rest(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(store, 1)
+
+    def full(tensors: object, path: Path, tags: object) -> None:
+        path.write_bytes(b"a part")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_file", full)
+        with pytest.raises(OSError, match="No space left on device") as error:
+            trained(store, 2)
+    assert error.value.errno == errno.ENOSPC
+    assert [file.name for file in store.folder.iterdir()] == ["personal.safetensors"]
+    assert trained(store, 2) == 1, "as if nothing had been"
 
 
 def test_another_run_of_the_same_name_never_overwrites(store: Store) -> None:

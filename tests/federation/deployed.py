@@ -1,5 +1,6 @@
 """A real federation on loopback, through the `fedbayes` command: one coordinator, several sites, each its processes."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from harness import Outcome
 from fedbayes.flower import free_port
 from fedbayes.run_folder import saved_rounds
 
+LIBC = ctypes.CDLL(None)
 PATIENCE = 400.0  # seconds, for a busy machine; nothing here takes that long on a quiet one
 
 
@@ -37,6 +39,12 @@ def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return []
 
 
+def _end_with_the_tests() -> None:
+    """Nothing outlives the tests, not even when they are killed (Linux: PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        LIBC.prctl(1, signal.SIGTERM)
+
+
 class Running:
     """One `fedbayes` command in the background, with what it says in a file."""
 
@@ -45,9 +53,11 @@ class Running:
         self.before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as stream:
             command = [sys.executable, "-m", "fedbayes.command", *words]
+            # A session of its own: the kernel shares the processor fairly between sessions, as between machines.
             self.process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-            )
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                start_new_session=True, preexec_fn=_end_with_the_tests,
+            )  # fmt: skip
 
     @property
     def said(self) -> str:
@@ -95,7 +105,8 @@ class Deployment:
         self.fleet, self.control = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.total = sites
         self.running: dict[str, Running] = {}
-        assert self.command("keys", "keys", "--host", "127.0.0.1", "--sites", str(sites)).ends() == 0
+        if sites:
+            assert self.command("keys", "keys", "--host", "127.0.0.1", "--sites", str(sites)).ends() == 0
 
     def command(self, *words: str, log: str = "command", **environment: str) -> Running:
         log_file = self.folder / f"{log}.log"
@@ -107,20 +118,25 @@ class Deployment:
         self.running["coordinator"].hears("may take part")
         return self.running["coordinator"]
 
-    def launch_site(self, number: int, state: Path | None = None, **environment: str) -> Running:
-        """Start a site and do not wait for it."""
+    def launch_site(
+        self, number: int, state: Path | None = None, flower: Sequence[str] = (), **environment: str
+    ) -> Running:
+        """Start a site and do not wait for it; `flower` are words for Flower's program."""
         words = ["--at", self.fleet, "--share", f"{number}/{self.total}"]
         words += ["--state", str(state or self.state(number).parent.parent)]
         words += ["--log-file", str(self.folder / f"site-{number}.lines")]
         name = f"site-{number}"
+        words += ["--", *flower]
         self.running[name] = self.command("site", f"keys/{name}", *words, log=name, **environment)
         return self.running[name]
 
-    def start_site(self, number: int, state: Path | None = None, **environment: str) -> Running:
+    def start_site(
+        self, number: int, state: Path | None = None, flower: Sequence[str] = (), **environment: str
+    ) -> Running:
         """Start a site as a restart policy does: one that was killed is refused until it is given up."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            site = self.launch_site(number, state, **environment)
+            site = self.launch_site(number, state, flower, **environment)
             while "SuperNode ID" not in site.said and site.process.poll() is None:
                 time.sleep(0.1)
             if "SuperNode ID" in site.said:
@@ -157,21 +173,15 @@ class Deployment:
 
         until(there, f"round {saved} of {name}")
 
-    def client_app(self, number: int, since: float) -> psutil.Process:
-        """The process in which a site works at a message, as soon as there is one that was started `since`."""
-
-        def found() -> psutil.Process | None:
-            for process in family(self.running[f"site-{number}"].process):
-                try:
-                    at_work = any(word.endswith("flwr-clientapp") for word in process.cmdline())
-                    if at_work and process.create_time() >= since:
+    def at_work(self, number: int, state: Path) -> psutil.Process | None:
+        """The ClientApp of a site, if there is one that has opened its personal state (Linux: /proc)."""
+        for process in family(self.running[f"site-{number}"].process):
+            with suppress(psutil.Error, OSError):
+                if any(word.endswith("flwr-clientapp") for word in process.cmdline()):
+                    opened = Path(f"/proc/{process.pid}/fd").iterdir()
+                    if any(str(file.readlink()) == str(state) for file in opened):
                         return process
-                except psutil.Error:
-                    continue
-            return None
-
-        process: psutil.Process = until(found, f"a ClientApp of site-{number}")
-        return process
+        return None
 
     def end(self) -> None:
         for running in self.running.values():

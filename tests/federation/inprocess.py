@@ -7,6 +7,7 @@ change it, replace it, or swallow it by returning None. `shuffle` answers in ano
 import random
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -88,6 +89,21 @@ class InProcessGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         raise NotImplementedError
+
+
+def sites(folder: Path, count: int = 4, **config: Any) -> InProcessGrid:
+    """As `fedbayes site` starts them: each with a name and a disk of its own."""
+    nodes = [
+        {
+            "site-id": f"site-{i}",
+            "state-dir": str(folder / f"disk-{i}"),
+            "partition-id": i,
+            "num-partitions": count,
+            **config,
+        }
+        for i in range(count)
+    ]
+    return InProcessGrid({}, count, node_configs=nodes)
 
 
 class Clock:

@@ -6,6 +6,7 @@ One federation of four sites for all tests, which follow each other: `make test-
 
 import fcntl
 import inspect
+import json
 import os
 import re
 import shutil
@@ -13,14 +14,16 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from deployed import Deployment, Running, family, interrupt, until
 from flwr.app import Message
 from harness import SMALL, Outcome
@@ -72,7 +75,8 @@ def test_a_run_ends_as_the_simulation_of_its_seed_whoever_knocks_meanwhile(
 ) -> None:
     run = federation.run("calm", **SETTINGS)
     threads = [
-        threading.Thread(target=knock, args=(federation,)) for knock in (wrong_key, wrong_authority, no_tls)
+        threading.Thread(target=visit, args=(federation,))
+        for visit in (wrong_key, twin, wrong_authority, no_tls)
     ]
     failures: list[Any] = []
     hook, threading.excepthook = threading.excepthook, failures.append
@@ -108,6 +112,14 @@ def wrong_key(federation: Deployment) -> None:
     assert site.ends() != 0
     assert "Exit Code: 305" in site.said and "the coordinator does not know this key" in site.said
     federation.running["coordinator"].hears("No SuperNode found with the given public key")
+
+
+def twin(federation: Deployment) -> None:
+    """A second process with the key, the name and the disk of a site that runs."""
+    words = ("--at", federation.fleet, "--share", "0/4", "--state", str(federation.folder / "disk-0"))
+    site = federation.command("site", "keys/site-0", *words, log="twin")
+    assert site.ends() != 0
+    assert "Exit Code: 305" in site.said and "or this site runs already" in site.said
 
 
 def wrong_authority(federation: Deployment) -> None:
@@ -206,7 +218,8 @@ def test_what_a_site_keeps_and_what_the_coordinator_never_sees(federation: Deplo
         *files_below(federation.folder / "runs"),
         *(federation.folder / "keys/coordinator").glob("superlink.db*"),
     ]
-    assert any("superlink.db" in file.name for file in at_the_coordinator)
+    databases = [file for file in at_the_coordinator if "superlink.db" in file.name]
+    assert databases and not any(file.stat().st_mode & 0o077 for file in databases), "for its owner alone"
     for file in at_the_coordinator:
         content = file.read_bytes()
         assert b"disk-0" not in content and b"site-0.lines" not in content, f"{file} names a path of a site"
@@ -219,23 +232,30 @@ def test_what_a_site_keeps_and_what_the_coordinator_never_sees(federation: Deplo
 def test_dead_and_stuck_sites_are_named_and_counted_and_rejoin_where_they_were(
     federation: Deployment, federate: Federate
 ) -> None:
-    """In one round: SIGKILL of a site, SIGKILL of a ClientApp, and a state that another process holds."""
+    """In one round: SIGKILL of a site, SIGKILL of a ClientApp at work, and a state that another process holds."""
     rounds = 9
     run = federation.run("storm", **SETTINGS | {"rounds": rounds, "round_timeout": 300})
     federation.wait_for_round("storm", 2, run)
-    now = time.time()
     files = {number: federation.state(number, "storm") / "personal.safetensors" for number in (1, 2, 3)}
-    holder = os.open(files[3].parent, os.O_RDONLY)
+    before = {number: file.read_bytes() for number, file in files.items()}
+    struck = federation.saved("storm") + 1
+    locks = {number: os.open(file.parent, os.O_RDONLY) for number, file in files.items()}
     try:
-        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        apps = {number: federation.client_app(number, since=now) for number in (1, 2, 3)}
-        before = {number: file.read_bytes() for number, file in files.items()}
-        struck = federation.saved("storm") + 1
+        for lock in locks.values():  # so that all three are in the middle of the next round at the same time
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        apps = {
+            number: until(partial(federation.at_work, number, file.parent), f"a ClientApp of site-{number}")
+            for number, file in files.items()
+        }
         federation.running["site-1"].kill()
         apps[2].kill()
+        os.close(locks.pop(1))
+        os.close(locks.pop(2))
         federation.wait_for_round("storm", struck, run)
     finally:
-        os.close(holder)
+        for lock in locks.values():
+            os.close(lock)
+    assert files[2].read_bytes() == before[2], "the store is intact"
     assert files[1].read_bytes() == before[1] and tag(files[1]) == struck - 1, (
         "as of its last completed round"
     )
@@ -285,50 +305,75 @@ class Lossy(InProcessGrid):
 
 
 def test_a_hostile_site_and_one_without_disk_space(federation: Deployment, tmp_path: Path) -> None:
-    """Each round another kind of nonsense from one site, and a full (or read-only) disk at another."""
+    """Each round another kind of nonsense from one site; at another a full disk, which then is read-only."""
     for number in (2, 3):
         federation.running[f"site-{number}"].stop()
-    with no_space(tmp_path / "full") as full:
-        federation.start_site(2, state=full)
+    with useless_disk(tmp_path / "disk") as (disk, make_read_only, reasons):
+        federation.start_site(2, state=disk)
         federation.start_site(3, PYTHONPATH=str(Path(__file__).parent / "hostile"))
         run = federation.run("hostile", **SETTINGS | {"rounds": 5})
+        federation.wait_for_round("hostile", 2, run)
+        make_read_only()
         assert run.ends() == 0, run.said
         federation.running["site-2"].stop()
     hostile = federation.outcome("hostile")
-    reasons = {1: "not finite", 2: "shape", 3: "rows", 4: "beyond"}
-    for t, reason in reasons.items():
+    nonsense = {1: "not finite", 2: "shape", 3: "rows", 4: "beyond"}
+    for t, reason in nonsense.items():
         told = statuses(hostile, t)
         assert told["site-3"].startswith("failed: ") and reason in told["site-3"], told
         assert f"Site site-3 dropped from this round: {told['site-3'].removeprefix('failed: ')}" in run.said
-        assert re.fullmatch(
-            r"failed: (No space left on device|Permission denied|Read-only file system)", told["site-2"]
-        )
         assert (hostile.rows[t]["clients_ok"], hostile.rows[t]["clients_failed"]) == ("2", "2")
     assert statuses(hostile, 5)["site-3"] == "ok", "in round 5 it is honest"
+    assert {statuses(hostile, t)["site-2"].removeprefix("failed: ") for t in range(1, 6)} == reasons
     assert hostile.tensors["w"].isfinite().all() and hostile.tensors["w"].abs().max() < 100
     log = (federation.folder / "site-2.lines").read_text()
-    assert f"train failed: OSError: [Errno 28] No space left on device: '{full}" in log or str(full) in log
-    assert str(full) not in run.said, "the path stays at the site"
+    assert str(disk) in log and all(f"] {reason}: '" in log for reason in reasons)
+    assert str(disk) not in run.said, "the path stays at the site"
     federation.running["site-3"].stop()
     for number in (2, 3):
         federation.start_site(number)
 
 
 @contextmanager
-def no_space(folder: Path) -> Iterator[Path]:
-    """A folder in which a personal model has no place: root gets a tiny disk, others one that is read-only."""
+def useless_disk(folder: Path) -> Iterator[tuple[Path, Callable[[], object], set[str]]]:
+    """A folder in which a personal model has no place, how to make it read-only, and what a site says of both.
+
+    Root, whom no permission stops, gets a disk of 64 kB; where it may not mount one, a file stands in the way.
+    """
     folder.mkdir()
     if os.getuid() != 0:
         folder.chmod(0o500)
-        yield folder
+        yield folder, lambda: None, {"Permission denied"}
         return
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("root, but not allowed to mount a small disk: nothing here is ever full or read-only")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        (folder / "hostile").write_text("a file where a folder should be")
+        yield folder, lambda: None, {"File exists", "Not a directory"}
+        return
     try:
-        yield folder
+        remount = ["mount", "-o", "remount,ro", str(folder)]
+        reasons = {"No space left on device", "Read-only file system"}
+        yield folder, lambda: subprocess.run(remount, check=True), reasons
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_run_of_the_same_name_never_takes_the_place_of_an_earlier_one(federation: Deployment) -> None:
+    """At the coordinator it is refused; where its folder is gone, the sites keep what they have of the first."""
+    again = federation.run("calm", **SETTINGS | {"rounds": 1})
+    assert again.ends() == 1 and "calm" in again.said and "--resume" in again.said, again.said
+    before = federation.state(0, "calm").joinpath("personal.safetensors").read_bytes()
+    uuid = str(json.loads((federation.folder / "runs/calm/config.json").read_text())["uuid"])
+    (federation.folder / "runs/calm").rename(federation.folder / "calm-of-old")
+    again = federation.run("calm", **SETTINGS | {"rounds": 1})
+    assert again.ends() == 0, again.said
+    aside = f"personal.safetensors.of-{uuid[:8]}"
+    assert federation.state(0, "calm").joinpath(aside).read_bytes() == before
+    for number in range(SITES):
+        assert (
+            f"Site site-{number}: personal.safetensors belongs to another run of the same name" in again.said
+        )
+        assert tag(federation.state(number, "calm") / "personal.safetensors") == 1
 
 
 def test_stopped_by_hand_and_killed_at_the_coordinator_a_run_is_resumed(
@@ -349,6 +394,11 @@ def test_stopped_by_hand_and_killed_at_the_coordinator_a_run_is_resumed(
     second = federation.resume("resumed")
     federation.wait_for_round("resumed", saved + 1, second)
     federation.running["coordinator"].kill()
+    certificate = federation.folder / "keys/coordinator/server.crt"
+    before = certificate.read_bytes()
+    certificate.unlink()  # renewed with the same authority: the sites need no new files
+    assert federation.command("keys", "keys", "--host", "127.0.0.1").ends() == 0
+    assert certificate.read_bytes() != before
     federation.start_coordinator()
     assert second.ends() == 1
     assert "Resume with:  fedbayes run --resume resumed --on lan" in second.said
@@ -376,9 +426,22 @@ def test_a_removed_site_is_shut_out_and_too_few_sites_are_a_clear_end(federation
     assert run.ends() == 1
     assert "Only 3 of at least 4 clients connected within 5 s." in run.said
     assert refused.ends() != 0 and "Exit Code: 305" in refused.said
+    site_that_trusts_nobody_else(federation)
     for number in range(3):
         federation.running[f"site-{number}"].stop()
     run = federation.run("none", **SETTINGS | {"wait_timeout": 5})
     assert run.ends() == 1
     assert "Only 0 of at least 1 clients connected within 5 s." in run.said
     assert not (federation.folder / "runs/none").exists()
+
+
+def site_that_trusts_nobody_else(federation: Deployment) -> None:
+    """With --trusted-entities a site carries out no app but one that is signed by those it names."""
+    trusted = federation.folder / "trusted.yaml"
+    key = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    trusted.write_text(f"fpk_someone: {key.decode()}\n")
+    federation.running["site-0"].stop()
+    federation.start_site(0, flower=("--trusted-entities", str(trusted)))
+    run = federation.run("unsigned", **SETTINGS | {"min_clients": 3})
+    assert run.ends() == 1 and "Only 2 of at least 3 clients can take part" in run.said, run.said
+    assert "The FAB could not be verified" in run.said

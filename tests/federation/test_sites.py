@@ -6,12 +6,11 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.proto.node_pb2 import NodeInfo
 from harness import SMALL, Outcome
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, sites
 
 from client_app import site, site_log, store
 from client_app.data import ClientData, DataError, load
@@ -22,21 +21,6 @@ from server_app.runs import RunError
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]
-
-
-def sites(folder: Path, count: int = 4, **config: Any) -> InProcessGrid:
-    """As `fedbayes site` starts them: each with a name and a disk of its own."""
-    nodes = [
-        {
-            "site-id": f"site-{i}",
-            "state-dir": str(folder / f"disk-{i}"),
-            "partition-id": i,
-            "num-partitions": count,
-            **config,
-        }
-        for i in range(count)
-    ]
-    return InProcessGrid({}, count, node_configs=nodes)
 
 
 def test_a_federation_of_sites_repeats_the_simulation_and_keeps_state_on_their_own_disks(

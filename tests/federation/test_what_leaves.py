@@ -1,0 +1,87 @@
+"""What leaves a site, name by name, and what a curious coordinator reads out of it (docs/security.md)."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Federate
+from flwr.app import ArrayRecord, Message
+from inprocess import sites
+
+from client_app.data import load
+from fedbayes.settings import Settings, defaults
+
+TALLY = {
+    "n",
+    "correct",
+    "nll",
+    "brier",
+    "entropy",
+    "mutual_information",
+    "bin_n",
+    "bin_correct",
+    "bin_confidence",
+}
+MODELS = dict.fromkeys(("pm", "gm", "pm_point", "gm_point"), TALLY)
+HELLO = {"site", "n_train", "n_test", "input_shape", "classes", "claim", "fingerprint", "group", "partitions"}
+SPARSE = {"nonzero": {"pm", "gm"}, "counts": {"pm_entropy", "gm_entropy", "sigma", "lambda", "nonzero"}}
+LONGEST = 200  # numbers in the longest list of counts; the model has 7510 weights
+DENSE = {"counts": {"pm_entropy", "gm_entropy", "sigma"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "upload", "report", "measures"),
+    [
+        ("pfedbayes", {"mu", "rho"}, {"loss"}, DENSE),
+        ("sfedbayes", {"mu", "rho", "lambda"}, {"loss"}, SPARSE),
+        ("cfedbayes", {"mu", "rho"}, {"loss", "cluster"}, DENSE),
+    ],
+)
+def test_what_leaves_a_site(
+    federate: Federate,
+    tmp_path: Path,
+    method: str,
+    upload: set[str],
+    report: set[str],
+    measures: dict[str, set[str]],
+) -> None:
+    """The distribution w_i that all sites share in making, tallies over the test data, and nothing else."""
+    seen: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    largest = 0
+
+    def look(number: int, message: Message, reply: Message) -> Message:
+        nonlocal largest
+        for name, record in reply.content.items():
+            seen[message.metadata.message_type][name] |= set(record)
+            if not isinstance(record, ArrayRecord):
+                values = [value for value in record.values() if isinstance(value, list)]
+                largest = max(largest, *(len(value) for value in values), 0)
+        return reply
+
+    grid = sites(tmp_path / "far")
+    grid.interfere = look
+    federate(method, grid=grid, method=method)
+    assert seen == {
+        "query.hello": {"hello": HELLO},
+        "train": {"w": upload, "report": report} | MODELS | measures,
+        "evaluate": MODELS | measures,
+    }
+    assert largest <= LONGEST, "counts in bins, no list with an entry an example or a weight"
+
+
+def test_a_curious_coordinator_learns_which_classes_a_site_holds(federate: Federate, tmp_path: Path) -> None:
+    """An upload speaks of the data it was trained on: the biases of the last layer give the classes away."""
+    settings = Settings.parse(defaults() | {"size": "10+10", "rounds": 1})
+    guesses: dict[int, set[int]] = {}
+
+    def look(number: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "train":
+            before, after = (torch.from_numpy(one.content["w"]["mu"].numpy()) for one in (message, reply))
+            guesses[number] = set((after - before)[-10:].topk(5).indices.tolist())
+        return reply
+
+    grid = sites(tmp_path / "far")
+    grid.interfere = look
+    federate(grid=grid, size="10+10", rounds=1, local_steps=20, batch_size=50)
+    assert guesses == {number: set(load(settings, number, 4).y_train.tolist()) for number in range(4)}
