@@ -11,7 +11,14 @@ import argparse
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from bayes_core import Gaussian, Personal, Recipe, client_update, spectral_clusters, symmetric_kl_matrix
+from bayes_core import (
+    Personal,
+    Recipe,
+    build_family,
+    client_update,
+    spectral_clusters,
+    symmetric_kl_matrix,
+)
 from bayes_core.clustering import choose_k_with_evidence
 from bayes_core.flat import flatten
 from bayes_core.networks import build
@@ -23,21 +30,27 @@ CASES = [  # clients, seeds, settings
     (10, (1, 2, 3, 4, 5), {"layout": "rotated"}),
     (20, (1, 2, 3), {"layout": "rotated", "groups": 4}),
     (10, (1, 2, 3, 4, 5), {"layout": "iid"}),
+    (10, (1, 2, 3), {"layout": "rotated", "family": "spike-slab"}),
+    (20, (1,), {"layout": "rotated", "groups": 4, "family": "spike-slab"}),
+    (10, (1, 2, 3), {"layout": "iid", "family": "spike-slab"}),
 ]
 
 
 def found(clients: int, seed: int, data_dir: str, words: dict[str, object]) -> str:
     settings = Settings.parse(
-        defaults() | {"dataset": "mnist", "size": "small", "data-dir": data_dir, "seed": seed} | words
+        defaults()
+        | {"method": "cfedbayes", "dataset": "mnist", "size": "small", "data-dir": data_dir, "seed": seed}
+        | words
     )
     data = [load(settings, number, clients) for number in range(clients)]
     network = build("dnn", data[0].x_train.shape[1:], 10, seed)
-    family = Gaussian()
-    w = family.init(flatten(network), settings.rho_init)
+    family = build_family(settings.family, settings.temperature, settings.lambda_init)
+    w = family.init(flatten(network), settings.rho_init, settings.lambda_init)
     uploads = [
         client_update(
-            network, family, Personal.start(w, network, "adam"), w, one.x_train, one.y_train, Recipe(),
-            stream(seed, str(number), 0, "train"),
+            network, family, Personal.start(family.free(w), network, "adam"), w, one.x_train, one.y_train,
+            Recipe(adam_beta2=settings.adam_beta2), stream(seed, str(number), 0, "train"),
+            gates=stream(seed, str(number), 0, "gates"),
         ).w
         for number, one in enumerate(data)
     ]  # fmt: skip

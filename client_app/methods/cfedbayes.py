@@ -1,8 +1,11 @@
 """cFedBayes, the client's half: of the K priors, a client takes the nearest to its own distribution."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from bayes_core import Recipe
 from bayes_core.flat import buffers_of
 from bayes_core.likelihoods import categorical
 from bayes_core.predict import outputs
@@ -27,6 +30,14 @@ class CFedBayes(PFedBayes):
         base = f"u{nearest}"
         trained = super().train(state, {"w": received[base]}, server_round)
         return Trained(trained.state, trained.upload, trained.report | {"cluster": nearest}, base)
+
+    def recipe(self, server_round: int) -> Recipe:
+        """In round 0, which finds the clusters, gates move as slowly as weights.
+
+        At a rate of their own their first steps are mostly noise, and it drowns what the slabs say.
+        """
+        usual = super().recipe(server_round)
+        return usual if server_round else replace(usual, lr_lambda=usual.lr_personal)
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
         prior = received["w"] if "w" in received else received[f"u{self._nearest(state, received)}"]

@@ -31,11 +31,26 @@ class PFedBayes(ClientMethod):
         return to_tensors(Personal.start(self.family.free(w), self.network, self.settings.optimizer))
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
-        settings, w = self.settings, received["w"]
+        w = received["w"]
         personal = from_tensors(state)
-        if settings.personal_init == "reset":  # the paper's sFedBayes box restarts q from the global
+        if self.settings.personal_init == "reset":  # the paper's sFedBayes box restarts q from the global
             personal = replace(personal, q=self.family.free(w))
-        recipe = Recipe(
+        updated = client_update(
+            self.network,
+            self.family,
+            personal,
+            w,
+            self.x,
+            self.y,
+            self.recipe(server_round),
+            self.stream(server_round, "train"),
+            gates=self.stream(server_round, "gates"),
+        )
+        return Trained(to_tensors(updated.personal), updated.w, {"loss": updated.loss})
+
+    def recipe(self, server_round: int) -> Recipe:
+        settings = self.settings
+        return Recipe(
             local_steps=settings.local_steps,
             personal_steps=settings.personal_steps,
             batch_size=settings.batch_size,
@@ -48,18 +63,6 @@ class PFedBayes(ClientMethod):
             adam_beta2=settings.adam_beta2,
             compile=None if settings.compile == "auto" else settings.compile,
         )
-        updated = client_update(
-            self.network,
-            self.family,
-            personal,
-            w,
-            self.x,
-            self.y,
-            recipe,
-            self.stream(server_round, "train"),
-            gates=self.stream(server_round, "gates"),
-        )
-        return Trained(to_tensors(updated.personal), updated.w, {"loss": updated.loss})
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
         return {"pm": state["q"], "gm": self.family.free(received["w"])}

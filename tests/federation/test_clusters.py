@@ -131,8 +131,9 @@ def test_more_clusters_than_clients(federate: Federate) -> None:
     assert column(run, "clusters") == ["3", "3"] and evidence(run)["labels"] == [0, 1, 2]
 
 
-def test_sparse_and_clustered(federate: Federate) -> None:
-    run = federate(**ROTATED | {"local_steps": 20}, family="spike-slab", lambda_init=0.8)
+@pytest.mark.parametrize("lambda_init", [0.5, 0.8])
+def test_sparse_and_clustered(federate: Federate, lambda_init: float) -> None:
+    run = federate(**ROTATED | {"local_steps": 20}, family="spike-slab", lambda_init=lambda_init)
     assert column(run, "adjusted_rand") == ["1.0"] * 3 and column(run, "clusters") == ["2"] * 3
     assert all(0 < float(row["pm_nonzero"]) < 1 and 0 < float(row["gm_nonzero"]) < 1 for row in run.rows)
     assert run.tensors["u0"].shape[0] == run.tensors["u1"].shape[0] == 3
