@@ -306,16 +306,20 @@ class Lossy(InProcessGrid):
 
 def test_a_hostile_site_and_one_without_disk_space(federation: Deployment, tmp_path: Path) -> None:
     """Each round another kind of nonsense from one site; at another a full disk, which then is read-only."""
-    for number in (2, 3):
-        federation.running[f"site-{number}"].stop()
-    with useless_disk(tmp_path / "disk") as (disk, make_read_only, reasons):
-        federation.start_site(2, state=disk)
-        federation.start_site(3, PYTHONPATH=str(Path(__file__).parent / "hostile"))
-        run = federation.run("hostile", **SETTINGS | {"rounds": 5})
-        federation.wait_for_round("hostile", 2, run)
-        make_read_only()
-        assert run.ends() == 0, run.said
-        federation.running["site-2"].stop()
+    try:
+        with useless_disk(tmp_path / "disk") as (disk, make_read_only, reasons):
+            for number in (2, 3):
+                federation.running[f"site-{number}"].stop()
+            federation.start_site(2, state=disk)
+            federation.start_site(3, PYTHONPATH=str(Path(__file__).parent / "hostile"))
+            run = federation.run("hostile", **SETTINGS | {"rounds": 5})
+            federation.wait_for_round("hostile", 2, run)
+            make_read_only()
+            assert run.ends() == 0, run.said
+    finally:  # the next tests begin with a federation as it was
+        for number in (2, 3):
+            federation.running[f"site-{number}"].stop()
+            federation.start_site(number)
     hostile = federation.outcome("hostile")
     nonsense = {1: "not finite", 2: "shape", 3: "rows", 4: "beyond"}
     for t, reason in nonsense.items():
@@ -329,9 +333,6 @@ def test_a_hostile_site_and_one_without_disk_space(federation: Deployment, tmp_p
     log = (federation.folder / "site-2.lines").read_text()
     assert str(disk) in log and all(f"] {reason}: '" in log for reason in reasons)
     assert str(disk) not in run.said, "the path stays at the site"
-    federation.running["site-3"].stop()
-    for number in (2, 3):
-        federation.start_site(number)
 
 
 @contextmanager
