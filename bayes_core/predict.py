@@ -26,6 +26,26 @@ def outputs(network: nn.Module, theta: Tensor, x: Tensor, buffers: Mapping[str, 
     return torch.cat([functional_call(network, state, (chunk,)) for chunk in torch.split(x, CHUNK)])
 
 
+def draw_outputs(
+    network: nn.Module,
+    family: Family,
+    v: Tensor,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """What the network says under each of `samples` draws θ ~ v; a point has only one."""
+    buffers = dict(network.named_buffers()) if buffers is None else buffers
+    if samples < 1:
+        raise ValueError(f"The predictive takes at least one sample, not {samples}.")
+    noise = family.noise(v, generator)
+    for number in range(1 if isinstance(family, Point) else samples):
+        if number:
+            noise = noise.mirrored() if number % 2 else family.noise(v, generator)
+        yield outputs(network, family.place(v, noise).theta, x, buffers)
+
+
 def draws(
     network: nn.Module,
     family: Family,
@@ -35,15 +55,9 @@ def draws(
     generator: torch.Generator,
     buffers: Mapping[str, Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """Class probabilities (n, classes) under each of `samples` draws θ ~ v; a point has only one."""
-    buffers = dict(network.named_buffers()) if buffers is None else buffers
-    if samples < 1:
-        raise ValueError(f"The predictive takes at least one sample, not {samples}.")
-    noise = family.noise(v, generator)
-    for number in range(1 if isinstance(family, Point) else samples):
-        if number:
-            noise = noise.mirrored() if number % 2 else family.noise(v, generator)
-        yield outputs(network, family.place(v, noise).theta, x, buffers).softmax(-1)
+    """Class probabilities (n, classes) under each draw."""
+    for found in draw_outputs(network, family, v, x, samples, generator, buffers):
+        yield found.softmax(-1)
 
 
 def predictive(

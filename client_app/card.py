@@ -1,17 +1,19 @@
 """What a personal model says about itself in its file, so that it can be used without the run it comes from."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from torch import Tensor, nn
 
+from bayes_core.agreement import Agreement
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.flat import fingerprint
 from bayes_core.networks import build
 from client_app.method import ClientMethod
 
+LATER = ("noise", "agreement")  # not in the cards of earlier versions
 PERSONAL = ("q", "theta")  # what a personal model is called in a client's state
 
 
@@ -30,9 +32,11 @@ class Card:
     classes: tuple[str, ...]
     eval_samples: int
     seed: int
+    noise: float | None = None  # of numbers as targets, in their own units; None: learned
+    agreement: Agreement = Agreement()  # columns and scale of inputs and targets
 
     @classmethod
-    def of(cls, method: ClientMethod, run: str, site: str, classes: Sequence[str]) -> "Card":
+    def of(cls, method: ClientMethod, run: str, site: str, agreement: Agreement) -> "Card":
         """Of the models that this client trains in this run."""
         settings, family = method.settings, method.family
         return cls(
@@ -44,18 +48,22 @@ class Card:
             model=settings.model,
             fingerprint=fingerprint(method.network),
             inputs=tuple(method.x.shape[1:]),
-            classes=tuple(classes),
+            classes=agreement.classes,
             eval_samples=settings.eval_samples,
             seed=settings.seed,
+            noise=settings.noise_level,
+            agreement=agreement,
         )
 
     @classmethod
     def read(cls, text: str) -> "Card":
         """ValueError, KeyError or TypeError for what is no card."""
         said: Mapping[str, Any] = json.loads(text)
-        card = cls(**{field.name: said[field.name] for field in fields(cls)})
-        lists = {"inputs": tuple(map(int, card.inputs)), "classes": tuple(map(str, card.classes))}
-        return cls(**(asdict(card) | lists))
+        found = {field.name: said[field.name] for field in fields(cls) if field.name not in LATER or field.name in said}
+        found |= {"inputs": tuple(map(int, said["inputs"])), "classes": tuple(map(str, said["classes"]))}
+        if "agreement" in said:
+            found["agreement"] = Agreement.of_dict(said["agreement"])
+        return cls(**found)
 
     def write(self) -> str:
         return json.dumps(asdict(self))
@@ -67,7 +75,9 @@ class Card:
 
     def network(self) -> nn.Module:
         """ValueError where this machine's version of the model is another one."""
-        network = build(self.model, self.inputs, len(self.classes), self.seed)
+        network = build(
+            self.model, self.inputs, len(self.classes), self.seed, self.agreement.scaled_noise(self.noise)
+        )
         if fingerprint(network) != self.fingerprint:
             raise ValueError(
                 f"the model {self.model} here has other parameters than the one that was trained"
