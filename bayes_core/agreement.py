@@ -58,6 +58,7 @@ class Claim:
     features: tuple[str, ...] = ()  # names of columns, where they have names
     inputs: Moments | None = None  # of the training inputs, for each feature of vectors or channel of images
     target: Moments | None = None  # of the training targets, where they are numbers
+    brightest: int = 255  # the value of a white pixel, where inputs are bytes of images
 
     def inputs_by(self, features: tuple[str, ...]) -> Moments | None:
         """The moments of the inputs, their columns in this order."""
@@ -81,6 +82,7 @@ class Claim:
             features=tuple(str(name) for name in said["features"]),
             inputs=_moments(said["inputs"]),
             target=_moments(said["target"]),
+            brightest=int(said["brightest"]),
         )
 
 
@@ -114,6 +116,7 @@ class Agreement:
     deviation: tuple[float, ...] = ()
     target_mean: float | None = None
     target_deviation: float | None = None
+    brightest: int = 255
 
     def write(self) -> str:
         return json.dumps(asdict(self))
@@ -159,6 +162,7 @@ class Agreement:
             deviation=scale.deviation if scale else (),
             target_mean=target.mean[0] if target else None,
             target_deviation=target.deviation[0] if target else None,
+            brightest=all_claims[0].brightest,
         )
 
 
@@ -179,6 +183,8 @@ def _compare(one: str, a: Claim, other: str, b: Claim) -> None:
         raise Disagreement(
             f"{both} have examples of different shapes: {_shape(a.shape)} and {_shape(b.shape)}."
         )
+    if a.brightest != b.brightest:
+        raise Disagreement(f"{both} differ in their white pixels: {a.brightest} and {b.brightest}.")
     for moments in (a.inputs, a.target, b.inputs, b.target):
         if moments and len(moments.mean) not in (1, a.shape[0]):
             raise Disagreement(f"{both} do not describe their inputs alike.")

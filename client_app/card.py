@@ -13,7 +13,6 @@ from bayes_core.flat import fingerprint
 from bayes_core.networks import build
 from client_app.method import ClientMethod
 
-LATER = ("noise", "agreement")  # not in the cards of earlier versions
 PERSONAL = ("q", "theta")  # what a personal model is called in a client's state
 
 
@@ -29,11 +28,11 @@ class Card:
     model: str
     fingerprint: str  # of the network's parameters
     inputs: tuple[int, ...]  # the shape of one example
-    classes: tuple[str, ...]
+    agreement: Agreement  # classes, columns and scale of inputs and targets
+    image_size: int  # to which images in a folder are scaled; 0 = as they are
     eval_samples: int
     seed: int
-    noise: float | None = None  # of numbers as targets, in their own units; None: learned
-    agreement: Agreement = Agreement()  # columns and scale of inputs and targets
+    noise: float | None  # of numbers as targets, in their own units; None: learned
 
     @classmethod
     def of(cls, method: ClientMethod, run: str, site: str, agreement: Agreement) -> "Card":
@@ -48,25 +47,30 @@ class Card:
             model=settings.model,
             fingerprint=fingerprint(method.network),
             inputs=tuple(method.x.shape[1:]),
-            classes=agreement.classes,
+            agreement=agreement,
+            image_size=settings.image_size,
             eval_samples=settings.eval_samples,
             seed=settings.seed,
             noise=settings.noise_level,
-            agreement=agreement,
         )
 
     @classmethod
     def read(cls, text: str) -> "Card":
         """ValueError, KeyError or TypeError for what is no card."""
         said: Mapping[str, Any] = json.loads(text)
-        found = {field.name: said[field.name] for field in fields(cls) if field.name not in LATER or field.name in said}
-        found |= {"inputs": tuple(map(int, said["inputs"])), "classes": tuple(map(str, said["classes"]))}
-        if "agreement" in said:
-            found["agreement"] = Agreement.of_dict(said["agreement"])
-        return cls(**found)
+        known = {field.name: said[field.name] for field in fields(cls)}
+        read = {
+            "inputs": tuple(map(int, said["inputs"])),
+            "agreement": Agreement.of_dict(said["agreement"]),
+        }
+        return cls(**known | read)
 
     def write(self) -> str:
         return json.dumps(asdict(self))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.agreement.classes
 
     def distribution(self) -> Family:
         return {"point": Point(), "gaussian": Gaussian(), "spike-slab": SpikeSlab(gated=self.gated)}[

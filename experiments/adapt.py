@@ -52,7 +52,7 @@ def trained(start: Finished, x: Tensor, y: Tensor) -> Iterator[Personal]:
     """The site's model after each round; what `fedbayes adapt` does, for methods without a prior too."""
     method = start.method(x, y, "new")
     state = method.start(start.tensors)
-    card = Card.of(method, start.settings.run_name, "new", start.classes)
+    card = Card.of(method, start.settings.run_name, "new", start.agreement)
     for number in range(1, ROUNDS[-1] + 1):
         state = method.train(state, start.tensors, number).state
         yield Personal.of(card, state)

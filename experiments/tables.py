@@ -73,7 +73,7 @@ TABLES = {  # table: {name of the run: (title, what is added to `fedbayes run`)}
 }
 
 
-def run(name: str, words: str, data_dir: str, out_dir: Path) -> None:
+def run(name: str, words: str, data_dir: str, out_dir: Path, *options: str) -> None:
     folder = out_dir / name
     config = read_config(folder)
     if config and config["state"] == "finished":
@@ -84,6 +84,7 @@ def run(name: str, words: str, data_dir: str, out_dir: Path) -> None:
     else:
         words = words.replace("DATA", str(Path(data_dir).resolve()))
         command += [*shlex.split(words), f"run-name={name}", f"out-dir={out_dir}", f"data-dir={data_dir}"]
+        command += options
     subprocess.run(command, check=True)
 
 

@@ -6,7 +6,9 @@ Runs what has not been run yet (each line of RUNS is one `fedbayes run`), then r
 
 1. NLL and ECE of the personal (PM) and the global models (GM) in the last round, before and after temperature scaling
    (fitted on a fifth of the training data, which no method trains on);
-2. AUROC of each model's uncertainty for a client's own test digits against digits of classes it never saw, and against
+2. how NLL and ECE depend on the number of draws, on ζ and on the round, and whether a model is too sure or not sure
+   enough;
+3. AUROC of each model's uncertainty for a client's own test digits against digits of classes it never saw, and against
    Fashion-MNIST, mean ± sd over the ten clients.
 """
 
@@ -16,6 +18,7 @@ from pathlib import Path
 import torch
 from tables import measured, run
 
+from bayes_core.metrics import add, summarise, tally
 from bayes_core.uncertainty import auroc
 from client_app.data import load
 from fedbayes import Personal
@@ -23,10 +26,12 @@ from fedbayes.finished import Finished
 from fedbayes.settings import Settings, defaults
 
 CLIENTS = 10
+DRAWS = (0, 2, 10, 50)  # 0: the posterior-mean network
 EXAMPLES = 2000  # of each kind and client
-MNIST = "dataset=mnist size=small rounds=100 eval-every=50 validation-fraction=0.2 temperature-scaling=true"
+MNIST = "dataset=mnist size=small rounds=100 eval-every=25 validation-fraction=0.2 temperature-scaling=true"
 RUNS = {
     "pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5"),
+    "pfedbayes-zeta1": ("pFedBayes, ζ = 1", f"{MNIST} personal-steps=5 zeta=1"),
     "sfedbayes": ("sFedBayes, λ_init = 0.5", f"{MNIST} personal-steps=5 method=sfedbayes"),
     "fedavg": ("FedAvg (Adam 0.001)", f"{MNIST} method=fedavg"),
     "fedavg-sgd": ("FedAvg (SGD 0.01)", f"{MNIST} method=fedavg optimizer=sgd lr-global=0.01"),
@@ -46,6 +51,44 @@ def calibration(out_dir: Path) -> str:
             if found[0]:
                 cells = [f"{values[-1][1]:.4f}" for values in found]
                 lines.append(f"| {title} | {model.upper()} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def over_rounds(out_dir: Path) -> str:
+    """ECE of the personal models in every measured round but the first."""
+    found = {title: measured(out_dir / name, "pm_ece")[1:] for name, (title, _) in RUNS.items()}
+    rounds = [str(at) for at, _ in found["pFedBayes"]]
+    lines = [f"| ECE of PM after round | {' | '.join(rounds)} |", f"|---|{'---|' * len(rounds)}"]
+    for title, points in found.items():
+        if points:
+            lines.append(f"| {title} | {' | '.join(f'{value:.4f}' for _, value in points)} |")
+    return "\n".join(lines)
+
+
+def over_draws(data_dir: str, out_dir: Path) -> str:
+    """All clients' test digits, as in `rounds.csv`, with more and fewer draws; no temperature."""
+    settings = Settings.parse(defaults() | {"dataset": "mnist", "data-dir": data_dir})
+    clients = [load(settings, number, CLIENTS) for number in range(CLIENTS)]
+    lines = [
+        "| | model | draws | accuracy | NLL | ECE | confidence − accuracy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in ("pfedbayes", "pfedbayes-zeta1", "sfedbayes"):
+        for model in ("PM", "GM"):
+            for samples in DRAWS:
+                tallies = []
+                for site, data in enumerate(clients):
+                    personal = models(name, out_dir, site)[model]
+                    personal.temperature = 1.0
+                    found = personal.predict(data.x_test, samples or 1)
+                    p = found.probabilities if samples else personal.point_probabilities(data.x_test)
+                    tallies.append(tally(p, data.y_test))
+                total = add(tallies)
+                figures = summarise(total)
+                excess = (sum(total["bin_confidence"]) - total["correct"][0]) / total["n"][0]
+                cells = [f"{figures[metric]:.4f}" for metric in ("accuracy", "nll", "ece")]
+                draws = str(samples) if samples else "mean network"
+                lines.append(f"| {RUNS[name][0]} | {model} | {draws} | {' | '.join(cells)} | {excess:+.4f} |")
     return "\n".join(lines)
 
 
@@ -107,6 +150,8 @@ def main() -> None:
     for name, (_, words) in RUNS.items():
         run(name, words, arguments.data_dir, out_dir)
     print(calibration(out_dir), "\n")
+    print(over_rounds(out_dir), "\n")
+    print(over_draws(arguments.data_dir, out_dir), "\n", flush=True)
     print(detection(arguments.data_dir, out_dir))
 
 

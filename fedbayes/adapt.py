@@ -22,7 +22,7 @@ from client_app.prepare import hold_out
 from client_app.store import LATEST, Store
 from fedbayes.errors import CommandError, ModelError
 from fedbayes.finished import Finished
-from fedbayes.inputs import read_inputs
+from fedbayes.inputs import labels, scaled, scaled_by_itself
 from fedbayes.personal import Personal
 from fedbayes.tables import new_table
 from server_app.rows import METRICS
@@ -47,8 +47,11 @@ class Adapted:
 
 
 def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
-    """The site after each round of training on its own data, which are as the network takes them."""
-    settings = run.settings
+    """The site after each round of training on its own data, which are in their own units."""
+    settings, agreement = run.settings, run.agreement
+    if settings.scale == "site":
+        agreement = scaled_by_itself(agreement, x)
+    x = scaled(x, run.inputs, agreement)
     torch.set_num_threads(settings.threads)
     (x, y), validation = hold_out(
         x, y, settings.validation_fraction, stream(settings.seed, site, "validation")
@@ -59,7 +62,7 @@ def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
         raise ModelError(
             f"The run {settings.run_name} used {settings.method}, which has no personal models to adapt."
         )
-    card = Card.of(method, settings.run_name, site, run.classes)
+    card = Card.of(method, settings.run_name, site, agreement)
     for number in range(1, settings.rounds + 1):
         torch.manual_seed(seed_of(settings.seed, site, number, "network"))  # dropout and the like
         prior = method.models(state, run.tensors)["gm"]
@@ -73,9 +76,9 @@ def adapt_files(run: Finished, data: str, test: str | None, out: Path, site: str
     """Train on the examples of `data`, write OUT/personal.safetensors, and say what it is worth on `test`."""
     if (out / LATEST).exists():
         raise CommandError(f"{out / LATEST} is there already; take another --out.")
-    examples, tested = read_inputs(data, run.classes), read_inputs(test, run.classes) if test else None
-    y = examples.labels(data)
-    *_, last = adapt(run, run.scaled(examples.x, data), y, site)
+    examples, tested = run.read(data), run.read(test) if test else None
+    y, y_test = labels(examples), labels(tested) if tested else None
+    *_, last = adapt(run, examples.x, y, site)
     settings = run.settings
     Store(out, run.uuid, durable=True, card=last.card.write()).save(settings.rounds, last.state, None)
     prior = "the global distribution" if last.cluster is None else f"cluster {last.cluster}"
@@ -85,8 +88,8 @@ def adapt_files(run: Finished, data: str, test: str | None, out: Path, site: str
         highlight=False,
         soft_wrap=True,
     )
-    if tested:
-        console.print(_comparison(last, run.scaled(tested.x, str(test)), tested.labels(str(test))))
+    if tested and y_test is not None:
+        console.print(_comparison(last, tested.x, y_test))
 
 
 def _comparison(adapted: Adapted, x: Tensor, y: Tensor) -> Table:

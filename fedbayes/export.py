@@ -26,7 +26,7 @@ from bayes_core.predict import outputs
 from bayes_core.pruning import pack, prune, unpack
 from client_app.store import read
 from fedbayes.errors import CommandError, ModelError
-from fedbayes.inputs import read_inputs
+from fedbayes.inputs import labels
 from fedbayes.personal import Personal
 from server_app.rows import NONE
 from server_app.runs import replace_file
@@ -63,8 +63,8 @@ def export_files(model: Path, out: Path, test: str | None, threshold: float, con
     """Export a model and show what was written."""
     personal, tested = Personal.load(model), None
     if test:
-        examples = read_inputs(test, personal.classes)
-        tested = personal.inputs(examples.x), examples.labels(test)
+        examples = personal.read(test)
+        tested = personal.inputs(examples.x), labels(examples)
     table = Table(box=ROUNDED)
     for title in ("network", "weights that are not 0", "bytes", "accuracy"):
         table.add_column(title, justify="left" if title == "network" else "right")

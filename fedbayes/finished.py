@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayes_core.agreement import Agreement
 from bayes_core.networks import build
 from client_app.card import Card
 from client_app.method import ClientMethod, load
 from fedbayes.errors import CommandError, ModelError
-from fedbayes.personal import Personal, scaled
+from fedbayes.inputs import NewExamples, read_examples
+from fedbayes.personal import Personal
 from fedbayes.plan import run_config
 from fedbayes.settings import Settings, defaults
 from server_app.runs import load_checkpoint
@@ -27,7 +29,7 @@ class Finished:
     settings: Settings
     uuid: str
     inputs: tuple[int, ...]
-    classes: tuple[str, ...]
+    agreement: Agreement
     tensors: dict[str, Tensor]  # w, or the clusters' u0, u1, …
 
     @classmethod
@@ -43,23 +45,18 @@ class Finished:
         settings = Settings.parse(defaults() | config["settings"] | dict(words or {}) | {"resume": False})
         if settings.method == "local":
             raise ModelError(f"The run {folder.name} trained every client alone; it has no global model.")
-        return cls(
-            settings, str(config["uuid"]), tuple(config["model"]["inputs"]), tuple(config["classes"]),
-            checkpoint[1],
-        )  # fmt: skip
+        agreement = Agreement.of_dict(config["agreement"])
+        return cls(settings, str(config["uuid"]), tuple(config["model"]["inputs"]), agreement, checkpoint[1])
 
     def method(self, x: Tensor, y: Tensor, site: str) -> ClientMethod:
         """The client's half of the run's method, with someone's training data."""
         settings = self.settings
-        network = build(settings.model, self.inputs, len(self.classes), settings.seed)
+        network = build(settings.model, self.inputs, len(self.agreement.classes), settings.seed)
         return load(settings.method)(settings, network, x, y, site, torch.device("cpu"))
 
-    def scaled(self, x: Tensor, file: str) -> Tensor:
-        """Examples of a file as the run's network takes them."""
-        try:
-            return scaled(x, self.inputs)
-        except ModelError as error:
-            raise ModelError(f"{file}: {error}") from None
+    def read(self, source: str) -> NewExamples:
+        """A site's examples, in their own units."""
+        return read_examples(source, self.agreement, self.inputs, self.settings.image_size)
 
     def model(self, name: str = "w") -> Personal:
         """One of the server's distributions, to be used as a personal model is."""
@@ -69,5 +66,5 @@ class Finished:
             raise ModelError(
                 f'The run {self.settings.run_name} has no distribution "{name}"; it has {known}.'
             )
-        card = Card.of(method, self.settings.run_name, "", self.classes)
+        card = Card.of(method, self.settings.run_name, "", self.agreement)
         return Personal(card, method.family.free(self.tensors[name]), dict(method.network.named_buffers()))

@@ -1,55 +1,66 @@
-"""Examples that a user brings: an .npz file with x, and with y where the classes are known."""
+"""Examples that a user gives to a trained model, read and scaled as for its training."""
 
-import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from bayes_core.agreement import Agreement, standardised
+from client_app.data.client_data import moments
+from client_app.data.errors import DataError
+from client_app.data.new import NewExamples, read_new_examples
 from fedbayes.errors import ModelError
 
-
-@dataclass(frozen=True)
-class Inputs:
-    """n examples as they lie in the file; a model scales them itself."""
-
-    x: Tensor
-    y: Tensor | None  # places in the model's list of classes
-    names: list[str]  # what the user calls each example
-
-    def labels(self, file: str) -> Tensor:
-        if self.y is None:
-            raise ModelError(f'{file} lacks the array "y": the class of each example.')
-        return self.y
+__all__ = ["NewExamples", "labels", "read_examples", "scaled", "scaled_by_itself"]
+Shape = tuple[int, ...]
 
 
-def read_inputs(file: str, classes: Sequence[str]) -> Inputs:
-    """ModelError names the file and what is wrong with it."""
-    arrays = _read_npz(Path(file))
-    if "x" not in arrays or arrays["x"].dtype.kind not in "biuf" or arrays["x"].ndim < 2:
-        raise ModelError(f'{file} lacks the array "x" with numbers, one example a row.')
-    x = arrays["x"] if arrays["x"].dtype == np.uint8 else arrays["x"].astype(np.float32)
-    if len(x) == 0:
-        raise ModelError(f"{file} has no examples.")
-    y = None
-    if "y" in arrays:
-        words = arrays["y"].reshape(-1).astype(str).tolist()
-        if len(words) != len(x):
-            raise ModelError(f"{file} has {len(x)} examples in x but {len(words)} labels in y.")
-        if unknown := next((word for word in words if word not in classes), None):
-            raise ModelError(f'{file} has the label "{unknown}"; the model knows {", ".join(classes)}.')
-        y = torch.tensor([list(classes).index(word) for word in words])
-    return Inputs(torch.from_numpy(np.ascontiguousarray(x)), y, [str(i) for i in range(len(x))])
-
-
-def _read_npz(file: Path) -> dict[str, np.ndarray]:
-    if not file.is_file():
-        raise ModelError(f"There is no file {file}.")
+def read_examples(source: str, agreement: Agreement, shape: Shape, image_size: int) -> NewExamples:
+    """From an .npz file, a CSV table or a folder of images; ModelError names it and what is wrong with it."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{file} is no .npz file or is damaged ({error}).") from None
+        found = read_new_examples(source, agreement, shape, image_size)
+    except DataError as error:
+        raise ModelError(str(error)) from None
+    try:
+        return replace(found, x=shaped(found.x, shape))
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from None
+
+
+def labels(examples: NewExamples) -> Tensor:
+    if examples.y is None:
+        raise ModelError(f"{examples.source} does not say the class of each example.")
+    return examples.y
+
+
+def shaped(x: Tensor, shape: Shape) -> Tensor:
+    """Images with their channels first; one channel needs no dimension of its own."""
+    if x.ndim == 3 and len(shape) == 3 and shape[0] == 1:
+        x = x[:, None]
+    if x.ndim == 4 and tuple(x.shape[1:]) != shape and (x.shape[3], *x.shape[1:3]) == shape:
+        x = x.permute(0, 3, 1, 2)
+    if tuple(x.shape[1:]) != shape:
+        raise ModelError(f"The model takes examples of shape {shape}, not {tuple(x.shape[1:])}.")
+    return x
+
+
+def scaled(x: Tensor, shape: Shape, agreement: Agreement) -> Tensor:
+    """Examples of this shape as a network takes them: bytes of images from −1 to 1, other numbers as agreed."""
+    x = shaped(x, shape)
+    if _is_bytes(x):
+        return x.float().div_(agreement.brightest / 2).sub_(1).contiguous()
+    if not bool(x.isfinite().all()):
+        raise ModelError("The examples have values that are not finite (NaN or infinite).")
+    return standardised(x, agreement.mean, agreement.deviation) if agreement.mean else x.float().contiguous()
+
+
+def scaled_by_itself(agreement: Agreement, x: Tensor) -> Agreement:
+    """The agreement of a new site whose inputs are scaled by its own training data (`scale = site`)."""
+    if _is_bytes(x):
+        return agreement
+    own = moments(x)
+    return replace(agreement, mean=own.mean, deviation=own.deviation)
+
+
+def _is_bytes(x: Tensor) -> bool:
+    return x.dtype == torch.uint8 and x.ndim == 4

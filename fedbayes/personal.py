@@ -22,6 +22,7 @@ from client_app.card import Card, personal_model
 from client_app.method import buffers_in
 from client_app.store import FORMAT, LATEST, WITHOUT_CARD, read
 from fedbayes.errors import ModelError
+from fedbayes.inputs import NewExamples, read_examples, scaled
 
 
 class Personal:
@@ -88,8 +89,9 @@ class Personal:
     def predict(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Prediction:
         """For examples (n, …) of the network's input shape; the same seed gives the same numbers.
 
-        Images of bytes (uint8) are scaled as for training; all other numbers are taken as they are. Probabilities are
-        temperature-scaled where the run fitted a temperature; the uncertainty is that of the predictive before it.
+        They are in their own units and scaled here as for training; images of numbers other than bytes are as the
+        network takes them. Probabilities are temperature-scaled where the run fitted a temperature; the uncertainty is
+        that of the predictive before it.
         """
         generator = stream(seed, "predict")
         found = predict(
@@ -111,21 +113,11 @@ class Personal:
 
     def inputs(self, x: ArrayLike | Tensor) -> Tensor:
         """The examples as the network takes them."""
-        return scaled(torch.as_tensor(x), self.card.inputs)
+        return scaled(torch.as_tensor(x), self.card.inputs, self.card.agreement)
 
-
-def scaled(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Examples of this shape as a network takes them: bytes of images from −1 to 1, other numbers as they are."""
-    if x.ndim == 3 and len(shape) == 3 and shape[0] == 1:
-        x = x[:, None]  # one channel needs no dimension of its own
-    if tuple(x.shape[1:]) != shape:
-        raise ModelError(f"The model takes examples of shape {shape}, not {tuple(x.shape[1:])}.")
-    if x.dtype == torch.uint8 and len(shape) == 3:
-        return x.float().div_(127.5).sub_(1)
-    x = x.float()
-    if not bool(x.isfinite().all()):
-        raise ModelError("The examples have values that are not finite (NaN or infinite).")
-    return x
+    def read(self, source: str) -> NewExamples:
+        """New examples from an .npz file, a CSV table or a folder of images; `inputs` scales them."""
+        return read_examples(source, self.card.agreement, self.card.inputs, self.card.image_size)
 
 
 def find_personal(word: str, states: Path) -> Path:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bayes_core.uncertainty import Prediction
 from fedbayes.errors import ModelError
-from fedbayes.inputs import Inputs, read_inputs
+from fedbayes.inputs import NewExamples
 from fedbayes.personal import Personal
 
 COLUMNS = ("example", "class", "probability", "entropy", "mutual_information")
@@ -20,11 +20,8 @@ def predict_file(
 ) -> str:
     """Write one row for each example that is answered; returns a sentence on what was done."""
     personal = Personal.load(model)
-    inputs = read_inputs(data, personal.classes)
-    try:
-        found = personal.predict(inputs.x, samples, seed)
-    except ModelError as error:
-        raise ModelError(f"{data}: {error}") from None
+    inputs = personal.read(data)
+    found = personal.predict(inputs.x, samples, seed)
     answered = surest(found.entropy, abstain)
     _write(out, inputs, found, personal.classes, answered)
     said = f"{len(answered)} of {len(inputs.x)} examples answered"
@@ -45,7 +42,7 @@ def surest(entropy: Tensor, abstain: float) -> Tensor:
 
 
 def _write(
-    out: TextIO, inputs: Inputs, found: Prediction, classes: tuple[str, ...], answered: Tensor
+    out: TextIO, inputs: NewExamples, found: Prediction, classes: tuple[str, ...], answered: Tensor
 ) -> None:
     writer = csv.writer(out)
     writer.writerow(COLUMNS)

@@ -17,6 +17,7 @@ METRICS = {
     "brier": "Brier score",
     "ece": "calibration error (ECE)",
     "scaled_nll": "NLL after temperature scaling",
+    "scaled_brier": "Brier score after temperature scaling",
     "scaled_ece": "ECE after temperature scaling",
     "nonzero": "non-zero weights",
 }

@@ -167,4 +167,13 @@ def _cut(pool: Pool, share: Share) -> ClientData:
         )
     y_train, y_test = pool.labels_of(share.train), pool.labels_of(share.test)
     measured = pool.inputs.dtype != torch.uint8
-    return ClientData(x_train, y_train, x_test, y_test, pool.classes, share.group, measured=measured)
+    return ClientData(
+        x_train,
+        y_train,
+        x_test,
+        y_test,
+        pool.classes,
+        share.group,
+        brightest=pool.brightest,
+        measured=measured,
+    )

@@ -22,6 +22,7 @@ class ClientData:
     group: int | None = None  # the true group of this client in the layouts rotated and mixed, else None
     features: tuple[str, ...] = ()  # the names of the columns of x, where they have names
     declared: bool = True  # whether `classes` is the whole list in its order, or only what was found here
+    brightest: int = 255  # the value of a white pixel before it was scaled, where x were bytes of images
     measured: bool = False  # whether x are measurements on some scale, and not bytes of images
     agreement: Agreement = field(default_factory=Agreement)  # what x and y are scaled and ordered by
 
@@ -33,8 +34,9 @@ class ClientData:
             classes=self.classes,
             declared=self.declared,
             features=self.features,
-            inputs=_moments(self.x_train) if pooled and self.measured else None,
-            target=_moments(self.y_train[:, None]) if pooled and not self.classes else None,
+            inputs=moments(self.x_train) if pooled and self.measured else None,
+            target=moments(self.y_train[:, None]) if pooled and not self.classes else None,
+            brightest=self.brightest,
         )
 
     def agreed(self, agreement: Agreement, scale: str) -> "ClientData":
@@ -73,7 +75,7 @@ class ClientData:
         return replace(self, y_train=y_train, y_test=y_test, classes=agreement.classes)
 
 
-def _moments(x: Tensor) -> Moments:
+def moments(x: Tensor) -> Moments:
     """Of each feature of vectors (n, features) or channel of images (n, channels, …)."""
     wide, others = x.double(), [axis for axis in range(x.ndim) if axis != 1]
     mean, variance = wide.mean(others), wide.var(others, correction=0)

@@ -41,7 +41,7 @@ def read_arrays(
                 f'{source} lacks the array "{name}"; it takes x and y, or x_train, y_train, x_test and y_test.'
             )
     parts = [
-        (_inputs(arrays[x], x, source), _column(arrays[y], y, source))
+        (read_inputs(arrays[x], x, source), read_column(arrays[y], y, source))
         for x, y in zip(names[::2], names[1::2], strict=True)
     ]
     for (x, y), name in zip(parts, names[::2], strict=True):
@@ -65,7 +65,7 @@ def read_arrays(
     return Examples(x, labels, classes, declared=bool(named), n_test=n_test)
 
 
-def _inputs(x: np.ndarray, name: str, source: str) -> Tensor:
+def read_inputs(x: np.ndarray, name: str, source: str) -> Tensor:
     """Images with their channels first, or vectors."""
     x = np.asarray(x)
     if x.dtype.kind not in "biuf" or not 1 <= x.ndim <= 4:
@@ -90,7 +90,7 @@ def _inputs(x: np.ndarray, name: str, source: str) -> Tensor:
     return torch.from_numpy(numbers)
 
 
-def _column(y: np.ndarray, name: str, source: str) -> np.ndarray:
+def read_column(y: np.ndarray, name: str, source: str) -> np.ndarray:
     y = _text(np.asarray(y))
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

@@ -20,13 +20,44 @@ def read_table(file: Path, target: str) -> tuple[np.ndarray, np.ndarray, tuple[s
     features = tuple(name for name in header if name != wanted)
     if not features:
         raise DataError(f"{file} has only one column; it takes numbers beside the target.")
+    x = _numbers(file, rows, header, features)
+    return x, _targets([_target(file, line, row[place], wanted) for line, row in rows]), features
+
+
+def read_new(file: Path, features: tuple[str, ...], count: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """New examples for a model that takes these columns (or, where they have no names, the first `count`).
+
+    One further column may be there, the target; without it there is no y.
+    """
+    header, rows = _read_rows(file)
+    features = features or tuple(header[:count])
+    if missing := [name for name in features if name not in header]:
+        raise DataError(f'{file} has no column "{missing[0]}"; the model takes {", ".join(features)}.')
+    others = [name for name in header if name not in features]
+    if len(others) > 1:
+        raise DataError(
+            f"{file} has the columns {', '.join(others)} beside those that the model takes; only one, the target, "
+            "may be there."
+        )
+    x = _numbers(file, rows, header, features)
+    if not others:
+        return x, None
+    place = header.index(others[0])
+    return x, _targets([_target(file, line, row[place], others[0]) for line, row in rows])
+
+
+def _numbers(
+    file: Path, rows: list[tuple[int, list[str]]], header: list[str], features: tuple[str, ...]
+) -> np.ndarray:
+    """The cells of these columns, in this order."""
+    places = [header.index(name) for name in features]
     x = np.empty((len(rows), len(features)), np.float64)
-    y = [row.pop(place).strip() for _, row in rows]
     for number, (line, row) in enumerate(rows):
+        cells = [row[place] for place in places]
         try:
-            x[number] = row
+            x[number] = cells
         except ValueError:
-            column, cell = _no_number(features, row)
+            column, cell = next(pair for pair in zip(features, cells, strict=True) if not _is_number(pair[1]))
             what = f'has "{cell}"' if cell.strip() else "has no value"
             raise DataError(
                 f'{file}, line {line}: the column "{column}" {what}; it takes a number.'
@@ -34,10 +65,13 @@ def read_table(file: Path, target: str) -> tuple[np.ndarray, np.ndarray, tuple[s
         if not np.isfinite(x[number]).all():
             column = features[int(np.flatnonzero(~np.isfinite(x[number]))[0])]
             raise DataError(f'{file}, line {line}: the column "{column}" is not finite (NaN or infinite).')
-    empty = next((line for (line, _), cell in zip(rows, y, strict=True) if not cell), None)
-    if empty is not None:
-        raise DataError(f'{file}, line {empty}: the target "{wanted}" has no value.')
-    return x, _targets(y), features
+    return x
+
+
+def _target(file: Path, line: int, cell: str, column: str) -> str:
+    if not cell.strip():
+        raise DataError(f'{file}, line {line}: the target "{column}" has no value.')
+    return cell.strip()
 
 
 def _read_rows(file: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -61,10 +95,6 @@ def _read_rows(file: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         if len(row) != len(header):
             raise DataError(f"{file}, line {line}: {len(row)} cells instead of {len(header)}.")
     return header, rows[1:]
-
-
-def _no_number(features: tuple[str, ...], row: list[str]) -> tuple[str, str]:
-    return next((name, cell) for name, cell in zip(features, row, strict=True) if not _is_number(cell))
 
 
 def _is_number(cell: str) -> bool:

@@ -17,6 +17,7 @@ from server_app.runs import replace_file
 
 FILE = "report.html"
 FAILURES_SHOWN = 100
+NO_SETTINGS = ("run-name", "out-dir", "data-dir", "resume", "resume-with")  # where and how, not what
 
 
 def write_report(folder: Path) -> Path:
@@ -133,7 +134,7 @@ def _failures(run: Run) -> str:
 def _settings(settings: Mapping[str, Any]) -> str:
     """Those that differ from the defaults, then all of them on request."""
     usual = defaults()
-    own = [key for key in settings if settings[key] != usual.get(key) and key not in ("out-dir", "resume")]
+    own = [key for key in settings if settings[key] != usual.get(key) and key not in NO_SETTINGS]
     changed = Table(["changed setting", "value"], [[key, str(settings[key])] for key in own])
     rest = Table(["setting", "value"], [[key, str(value)] for key, value in settings.items()])
     return (table(changed) if own else "<p>All at their defaults.</p>") + details("All settings", table(rest))

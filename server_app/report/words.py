@@ -99,7 +99,7 @@ def _calibration(run: Run) -> Iterator[str]:
         how = f" ({verdict(tally)})" if tally else ""
         told.append(f"{percent(error)} for the {NAMES[model]} model{how}")
     if told:
-        yield f"Between confidence and accuracy lie on average (ECE) {' and '.join(told)}."
+        yield f"The calibration error (ECE, the gap between confidence and accuracy) is {' and '.join(told)}."
 
 
 def _certainty(run: Run) -> Iterator[str]:

@@ -21,7 +21,7 @@ from client_app.data import load
 from fedbayes import Personal
 from fedbayes.command import _status
 from fedbayes.errors import ModelError
-from fedbayes.export import read_pruned
+from fedbayes.export import read_pruned, write_onnx
 from fedbayes.settings import Settings, defaults
 
 Federate = Callable[..., Outcome]
@@ -94,9 +94,9 @@ def test_a_fitted_temperature_is_used(federate: Federate) -> None:
 
 def test_bytes_are_scaled_as_for_training_and_one_channel_may_be_left_out(federate: Federate) -> None:
     personal = Personal.load(store(federate(**TRAINED), "0"))
-    pixels = torch.arange(64, dtype=torch.uint8).view(1, 8, 8) * 4
-    scaled = pixels[:, None].float() / 127.5 - 1
-    for given in (pixels, pixels[:, None], scaled, pixels.numpy()):
+    pixels = torch.arange(64, dtype=torch.uint8).view(1, 8, 8) % 17
+    scaled = pixels[:, None].float() / 8 - 1  # the white of scikit-learn's digits is 16
+    for given in (pixels, pixels[:, None], pixels[..., None], scaled, pixels.numpy()):
         torch.testing.assert_close(personal.inputs(given), scaled)
 
 
@@ -182,8 +182,11 @@ def test_unknown_models_and_clients_are_one_sentence(
         ({"x": torch.zeros(3, 4, 4)}, "The model takes examples of shape (1, 8, 8), not (1, 4, 4)."),
         ({"z": torch.zeros(3, 8, 8)}, 'lacks the array "x"'),
         ({"x": torch.zeros(0, 8, 8)}, "has no examples."),
-        ({"x": torch.zeros(3, 8, 8), "y": torch.zeros(2)}, "has 3 examples in x but 2 labels in y."),
-        ({"x": torch.zeros(1, 8, 8), "y": torch.tensor([12])}, 'has the label "12"; the model knows 0, 1,'),
+        ({"x": torch.zeros(3, 8, 8), "y": torch.zeros(2)}, "has 3 examples in x but 2 in y."),
+        (
+            {"x": torch.zeros(1, 8, 8), "y": torch.tensor([12])},
+            'has the label "12", which is not among the classes 0, 1,',
+        ),
     ],
 )
 def test_wrong_data_files_are_one_sentence(
@@ -238,6 +241,104 @@ def test_abstain_leaves_out_the_least_certain(
     assert said == f"35 of 50 examples answered, the others have an entropy above {border:.3f}.\n"
     status, _, said = command(capsys, "predict", "run/1", file, f"out-dir={tmp_path}", "--abstain", 1)
     assert (status, said) == (2, "fedbayes: --abstain takes a share from 0 up to, but not, 1, not 1.\n")
+
+
+def clinic(file: Path, header: str, seed: int, rows: int = 40) -> Path:
+    """A table with a temperature and a count, in units of their own, of two findings that both tell apart."""
+    random = np.random.default_rng(seed)
+    lines = [header]
+    for i in range(rows):
+        finding, centre = (("flu", (39.0, 900.0)), ("well", (36.5, 300.0)))[i % 2]
+        cells = dict(zip(("temperature", "count"), random.normal(centre, (0.3, 60.0)), strict=True))
+        lines.append(
+            ",".join(f"{cells[name]:.3f}" if name in cells else finding for name in header.split(","))
+        )
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(lines))
+    return file
+
+
+@pytest.mark.parametrize("scale", ["pooled", "site"])
+def test_tables_are_read_by_column_and_scaled_as_for_training(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: str
+) -> None:
+    for seed, name in enumerate(("east", "west")):
+        clinic(tmp_path / "clinics" / f"{name}.csv", "temperature,count,finding", seed)
+    words = {"lr_personal": 0.01, "local_steps": 20, "zeta": 0.1, "rounds": 8, "test_fraction": 0.3}
+    federate(clients=2, dataset=str(tmp_path / "clinics"), scale=scale, **words)
+    new = clinic(tmp_path / "new.csv", "finding,count,temperature", 7)
+    status, out, said = command(capsys, "predict", "run/east", new, f"out-dir={tmp_path}")
+    assert (status, said) == (0, "40 of 40 examples answered; accuracy 1.0000.\n")
+    assert [row["class"] for row in csv.DictReader(out.splitlines())][:2] == ["flu", "well"]
+    bare = clinic(tmp_path / "bare.csv", "count,temperature", 7)
+    assert command(capsys, "predict", "run/east", bare, f"out-dir={tmp_path}")[:2] == (0, out)
+    x = [[39.1, 880.0], [36.4, 310.0]]
+    assert Personal.load(tmp_path / "state" / "run" / "east").predict(x).labels.tolist() == [0, 1]
+
+    mine = clinic(tmp_path / "mine.csv", "count,temperature,finding", 8)
+    adapt = [
+        "adapt",
+        "run",
+        mine,
+        "--test",
+        new,
+        f"out-dir={tmp_path}",
+        "rounds=2",
+        "--out",
+        tmp_path / "mine",
+    ]
+    status, out, _ = command(capsys, *adapt)
+    assert status == 0 and "│ accuracy                │   1.0000 │" in out
+    status, _, said = command(capsys, "predict", tmp_path / "mine", new)
+    assert (status, said) == (0, "40 of 40 examples answered; accuracy 1.0000.\n")
+
+    for header, sentence in (
+        ("temperature,finding", 'has no column "count"; the model takes temperature, count.'),
+        (
+            "id,temperature,count,finding",
+            "has the columns id, finding beside those that the model takes; only one",
+        ),
+    ):
+        wrong = clinic(tmp_path / "wrong.csv", header, 1)
+        status, _, said = command(capsys, "predict", "run/east", wrong, f"out-dir={tmp_path}")
+        assert status == 2 and f"{wrong} {sentence}" in said and said.count("\n") == 1
+
+
+def test_images_are_read_with_and_without_classes(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    for site in ("a", "b"):
+        for label, grey in (("dark", 20), ("light", 230)):
+            folder = tmp_path / "sites" / site / label
+            folder.mkdir(parents=True)
+            for i in range(10):
+                Image.new("L", (6, 6), grey + i).save(folder / f"{i}.png")
+    words = {
+        "lr_personal": 0.01,
+        "local_steps": 20,
+        "zeta": 0.1,
+        "rounds": 4,
+        "test_fraction": 0.3,
+        "image_size": 4,
+    }
+    federate(clients=2, dataset=str(tmp_path / "sites"), **words)
+    status, out, said = command(capsys, "predict", "run/a", tmp_path / "sites" / "b", f"out-dir={tmp_path}")
+    assert (status, said) == (0, "20 of 20 examples answered; accuracy 1.0000.\n")
+    assert next(csv.DictReader(out.splitlines()))["example"] == "dark/0.png"
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    Image.new("RGB", (9, 5), (240, 240, 240)).save(plain / "new.jpg")  # in colour, of another size
+    (plain / "notes.txt").write_text("no image")
+    status, out, said = command(capsys, "predict", "run/a", plain, f"out-dir={tmp_path}")
+    assert (status, said) == (0, "1 of 1 examples answered.\n")
+    assert "new.jpg,light," in out
+    (plain / "broken.png").write_bytes(b"no image")
+    status, _, said = command(capsys, "predict", "run/a", plain, f"out-dir={tmp_path}")
+    assert (
+        status == 2 and f"{plain / 'broken.png'} is no image or is damaged" in said and said.count("\n") == 1
+    )
 
 
 # ---------------------------------------------------------------- fedbayes adapt
@@ -310,7 +411,7 @@ def test_what_cannot_be_adapted_is_one_sentence(
     assert 'There is no run "gone"' in refused("gone", train)
     assert "train.npz2" in refused("pfedbayes", train + "2")
     unlabelled = write(tmp_path / "x.npz", x=digits()[0])
-    assert 'x.npz lacks the array "y"' in refused("pfedbayes", unlabelled)
+    assert "x.npz does not say the class of each example" in refused("pfedbayes", unlabelled)
     (tmp_path / "pfedbayes" / "checkpoint.safetensors").unlink()
     assert "The run pfedbayes has no checkpoint" in refused("pfedbayes", train)
 
@@ -340,6 +441,15 @@ def test_the_exported_network_says_the_same(
         theirs = session.run(["probabilities"], {"x": examples.numpy()})[0]
         assert abs(theirs - ours[: len(examples)].numpy()).max() < 1e-5
     assert not (tmp_path / "out" / "pruned.onnx").exists(), "nothing to prune"
+
+
+def test_an_exported_vgg_says_the_same(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    network = build("vgg", (3, 32, 32), 10, seed=3)
+    write_onnx(network, network.state_dict(), (3, 32, 32), tmp_path / "vgg.onnx")
+    x = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    theirs = onnxruntime.InferenceSession(str(tmp_path / "vgg.onnx")).run(None, {"x": x.numpy()})[0]
+    assert abs(theirs - network.eval()(x).softmax(-1).detach().numpy()).max() < 1e-5
 
 
 def test_without_the_extra_packages_export_says_what_to_install(

@@ -48,8 +48,8 @@ def test_a_run_in_words(run_of: RunOf) -> None:
         "test data. The personal model is better than the global one at 1 of 2 clients."
     )
     assert details == (
-        "Between confidence and accuracy lie on average (ECE) 5 % for the personal model (5 % too sure) and "
-        "10 % for the global model (35 % too unsure). The uncertainty (entropy) of the personal "
+        "The calibration error (ECE, the gap between confidence and accuracy) is 5 % for the personal model (5 % "
+        "too sure) and 10 % for the global model (35 % too unsure). The uncertainty (entropy) of the personal "
         "predictions fell from 100 % of a uniform guess's in round 0 to 25 %."
     )
     assert ending == "4 of 4 rounds in 1 min 01 s, 3 MB of distributions exchanged, 1 reply failed."

@@ -1,0 +1,63 @@
+"""The README's gallery: a report, the heat map of a clustered run and a reliability diagram, photographed in Chromium.
+
+    python experiments/gallery.py --data-dir DIR [--out-dir runs/gallery] [--images docs/images]
+
+Runs what has not been run yet. Needs Debian's `chromium` (or $BROWSER_PATH) and the package `playwright`.
+"""
+
+import argparse
+import io
+from pathlib import Path
+
+from browser import open_browser
+from PIL import Image
+from tables import run
+
+from server_app.report import write_report
+
+RUNS = {
+    "personal": "dataset=mnist size=medium rounds=50 eval-every=5 personal-steps=5",
+    "rotated": (
+        "dataset=mnist size=small layout=rotated groups=4 method=cfedbayes family=spike-slab rounds=20 eval-every=5 "
+        "personal-steps=5"
+    ),
+}
+REPORT = {"width": 1280, "height": 1310}  # what of the page is shown
+PICTURES = {  # picture: (run, what of its report is shown; None: its top)
+    "report": ("personal", None),
+    "reliability": ("personal", "#reliability"),
+    "heat-map": ("rotated", "#kl"),
+}
+
+
+def compact(png: bytes) -> bytes:
+    """With 64 colours, which is all that a report needs, a third of the bytes."""
+    written = io.BytesIO()
+    picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    picture.save(written, "PNG", optimize=True)
+    return written.getvalue()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", default="data")
+    parser.add_argument("--out-dir", type=Path, default=Path("runs/gallery"))
+    parser.add_argument("--images", type=Path, default=Path("docs/images"))
+    arguments = parser.parse_args()
+    out_dir = arguments.out_dir.resolve()
+    for name, words in RUNS.items():
+        run(name, words, arguments.data_dir, out_dir, "--clients", "20" if name == "rotated" else "10")
+    with open_browser() as browser:
+        for picture, (name, part) in PICTURES.items():
+            page = browser.new_page(viewport=REPORT, color_scheme="light", device_scale_factor=1.5)
+            page.goto(write_report(out_dir / name).as_uri())
+            png = page.locator(part).screenshot() if part else page.screenshot()
+            file = arguments.images / f"{picture}.png"
+            file.write_bytes(compact(png))
+            print(f"{file}: {file.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
