@@ -56,11 +56,16 @@ class WithNoise(nn.Module):
         self.fixed = None if noise is None else math.log(noise)
         self.noise = nn.Parameter(torch.zeros(1)) if noise is None else None
 
+    @property
+    def log_noise(self) -> Tensor:
+        """Shape (1,)."""
+        if self.noise is None:
+            return torch.tensor([self.fixed])
+        return self.START + self.PACE * self.noise
+
     def forward(self, x: Tensor) -> Tensor:
         mean: Tensor = self.network(x)
-        if self.noise is None:
-            return torch.cat([mean, torch.full_like(mean, self.fixed or 0.0)], -1)
-        return torch.cat([mean, (self.START + self.PACE * self.noise).expand_as(mean)], -1)
+        return torch.cat([mean, self.log_noise.to(mean).expand_as(mean)], -1)
 
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"dnn": dnn, "mlp": mlp, "vgg": vgg}
