@@ -45,8 +45,14 @@ class Finished:
         settings = Settings.parse(defaults() | config["settings"] | dict(words or {}) | {"resume": False})
         if settings.method == "local":
             raise ModelError(f"The run {folder.name} trained every client alone; it has no global model.")
-        agreement = Agreement.of_dict(config["agreement"])
-        return cls(settings, str(config["uuid"]), tuple(config["model"]["inputs"]), agreement, checkpoint[1])
+        try:
+            uuid, inputs = str(config["uuid"]), tuple(config["model"]["inputs"])
+            agreement = Agreement.of_dict(config["agreement"])
+        except (KeyError, TypeError) as error:
+            raise ModelError(
+                f"{folder / 'config.json'} does not say what the run was trained on ({error})."
+            ) from None
+        return cls(settings, uuid, inputs, agreement, checkpoint[1])
 
     def method(self, x: Tensor, y: Tensor, site: str, agreement: Agreement | None = None) -> ClientMethod:
         """The client's half of the run's method, with someone's training data, scaled by their agreement."""

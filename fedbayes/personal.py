@@ -49,7 +49,7 @@ class Personal:
             raise ModelError(f"There is no model file {file}.") from None
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file} is damaged or no model file ({error}).") from None
-        if tags.get("format") == str(WITHOUT_CARD):
+        if tags.get("format") == str(WITHOUT_CARD) and personal_model(tensors) is not None:
             raise ModelError(
                 f"{file} has format {WITHOUT_CARD}, which does not say which network it is for; resume its run for "
                 "one more round to have it written anew."
@@ -139,12 +139,14 @@ class Personal:
 
 def find_personal(word: str, states: Path) -> Path:
     """The model that a word of a command line means: a file, its folder, or RUN/SITE among the `states`."""
-    if Path(word).exists():
+    if Path(word).is_file() or (Path(word) / LATEST).exists():
         return Path(word)
-    run, slash, site = word.rpartition("/")
+    run, slash, site = word.rstrip("/").rpartition("/")
+    if not slash and (states / site).is_dir():
+        raise ModelError(f'"{site}" is a run; name one of its sites too, as in {site}/0.')
     if not slash or not (states / run).is_dir():
         raise ModelError(
-            f'There is no model "{word}": no file or folder of that name, and no RUN/SITE in {states}.'
+            f'There is no model "{word}": no file of that name, no folder with {LATEST}, and no RUN/SITE in {states}.'
         )
     sites = sorted(path.name for path in (states / run).iterdir() if (path / LATEST).exists())
     if site not in sites:

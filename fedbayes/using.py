@@ -1,7 +1,8 @@
 """The commands for those who have a trained model: adapt, predict, export."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from fedbayes.errors import CommandError
 from fedbayes.plan import absolute, find_run, parse_words
-from fedbayes.settings import defaults
+from fedbayes.settings import NAME, defaults
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A personal model: its file, its folder, or RUN/SITE.")
@@ -38,7 +39,10 @@ def adapt(
 
     values: dict[str, Any] = {"rounds": ROUNDS} | parse_words(words or ())
     finished = Finished.open(find_run(run, values), values)
-    adapt_files(finished, data, test, out, site, Console())
+    if not NAME.fullmatch(site):
+        raise CommandError(f'--site takes letters, digits, ".", "_" and "-", not "{site}".')
+    with writing(out):
+        adapt_files(finished, data, test, out, site, Console())
 
 
 def predict(
@@ -59,11 +63,12 @@ def predict(
     from fedbayes.predict import predict_file
 
     personal = find_personal(model, states(words or ()))
+    table, said = predict_file(personal, data, abstain, samples, seed)
     if out is None:
-        said = predict_file(personal, data, sys.stdout, abstain, samples, seed)
+        sys.stdout.write(table)
     else:
-        with out.open("w", newline="", encoding="utf-8") as stream:
-            said = predict_file(personal, data, stream, abstain, samples, seed)
+        with writing(out):
+            out.write_text(table, encoding="utf-8", newline="")
     print(said, file=sys.stderr)
 
 
@@ -73,14 +78,26 @@ def export(
     words: Place = None,
     test: Test = None,
     threshold: Annotated[
-        float, typer.Option(metavar="P", help="Of sparse models: the λ above which a weight stays.")
+        float,
+        typer.Option(metavar="P", help="Of sparse models: the λ above which a weight stays.", min=0, max=1),
     ] = 0.5,
 ) -> None:
     """The posterior-mean network as a PyTorch state dict and as ONNX; of a sparse model the pruned one too."""
     from fedbayes.export import export_files
     from fedbayes.personal import find_personal
 
-    export_files(find_personal(model, states(words or ())), out, test, threshold, Console())
+    personal = find_personal(model, states(words or ()))
+    with writing(out):
+        export_files(personal, out, test, threshold, Console())
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """What the disk refuses is one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{out} cannot be written ({error.strerror or error}).") from None
 
 
 def states(words: Sequence[str]) -> Path:

@@ -169,9 +169,13 @@ def test_unknown_models_and_clients_are_one_sentence(
     status, _, said = command(capsys, "predict", "run/17", data, out_dir)
     assert (status, said) == (2, 'fedbayes: The run run has no model of a site "17"; there are 0, 1, 2, 3.\n')
     status, _, said = command(capsys, "predict", "gone/1", data, out_dir)
-    assert status == 2 and said.startswith(
-        'fedbayes: There is no model "gone/1": no file or folder of that name'
-    )
+    assert status == 2 and said.startswith('fedbayes: There is no model "gone/1": no file of that name')
+    assert "no folder with personal.safetensors, and no RUN/SITE in" in said
+    status, _, said = command(capsys, "predict", "run", data, out_dir)
+    assert (status, said) == (2, 'fedbayes: "run" is a run; name one of its sites too, as in run/0.\n')
+    status, _, said = command(capsys, "predict", tmp_path / "run" / "checkpoint.safetensors", data)
+    assert status == 2 and "is no personal model of fedbayes (format 1, not 2)." in said
+    assert command(capsys, "predict", "run/1/", data, out_dir)[0] == 0
     status, _, said = command(capsys, "predict", "run/1", data, "zeta=3")
     assert (status, said) == (2, 'fedbayes: This command takes only out-dir=…, not "zeta".\n')
 
@@ -197,6 +201,39 @@ def test_wrong_data_files_are_one_sentence(
     status, out, said = command(capsys, "predict", "run/0", file, f"out-dir={tmp_path}")
     assert status == 2 and said.startswith(f"fedbayes: {file}") and words in said and said.count("\n") == 1
     assert out == ""
+    assert (
+        command(capsys, "predict", "run/0", file, f"out-dir={tmp_path}", "--out", tmp_path / "a.csv")[0] == 2
+    )
+    assert not (tmp_path / "a.csv").exists()
+
+
+def test_what_cannot_be_written_is_one_sentence(
+    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federate(rounds=1)
+    x, y = digits()
+    file, out_dir = write(tmp_path / "new.npz", x=x, y=y), f"out-dir={tmp_path}"
+    for words in (
+        ["predict", "run/0", file, out_dir, "--out", tmp_path / "no" / "a.csv"],
+        ["export", "run/0", out_dir, "--out", tmp_path / "new.npz"],
+        ["adapt", "run", file, out_dir, "rounds=1", "--out", tmp_path / "new.npz" / "mine"],
+    ):
+        status, _, said = command(capsys, *words)
+        assert status == 2 and f"{words[-1]} cannot be written (" in said and said.count("\n") == 1
+    for words, sentence in (
+        (
+            ["adapt", "run", file, out_dir, "--out", tmp_path / "m", "--site", "a/b"],
+            "--site takes letters, digits",
+        ),
+        (
+            ["export", "run/0", out_dir, "--out", tmp_path / "m", "--threshold", 3],
+            "3.0 is not in the range 0<=x<=1",
+        ),
+        (["adapt", "run", file, out_dir, "--out", tmp_path / "m", "rounds=no"], "rounds"),
+        (["adapt", "run", file, out_dir, "--out", tmp_path / "m", "bogus=1"], "bogus"),
+    ):
+        status, _, said = command(capsys, *words)
+        assert status == 2 and sentence in said and said.count("\n") == 1
 
 
 # ---------------------------------------------------------------- fedbayes predict
