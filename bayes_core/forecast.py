@@ -1,7 +1,7 @@
 """The predictive of a regression: a mixture of Gaussians, one for each draw of the weights.
 
-Its variance has two parts, as the entropy of classes has (uncertainty.py): the mean of the draws' noise variances, which
-remains when the weights are known, and the variance of the draws' means, which more data would settle.
+Its variance has two parts, as the entropy of classes has (uncertainty.py): the mean of the draws' noise variances,
+which remains when the weights are known, and the variance of the draws' means, which more data would settle.
 """
 
 from collections.abc import Mapping

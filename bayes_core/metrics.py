@@ -16,7 +16,9 @@ from bayes_core.forecast import LEVEL, Forecast
 from bayes_core.uncertainty import entropy
 
 BINS = 15
-RANKS = 20  # of where targets fall in their predictives: the outermost bins are what a 90 % interval leaves out
+RANKS = (
+    20  # of where targets fall in their predictives: the outermost bins are what a 90 % interval leaves out
+)
 TALLY_LENGTHS = dict.fromkeys(("n", "correct", "nll", "brier", "entropy", "mutual_information"), 1)
 TALLY_LENGTHS |= dict.fromkeys(("bin_n", "bin_confidence", "bin_correct"), BINS)
 NUMBERS_LENGTHS = {"n": 1, "squared_error": 1, "nll": 1, "ranks": RANKS}  # of a regression's tally
@@ -66,7 +68,9 @@ def tally_lengths(classes: Sequence[str]) -> dict[str, int]:
 
 def is_possible(total: Mapping[str, Sequence[float]], examples: int) -> bool:
     """Whether a tally that came from elsewhere can be one of so many examples."""
-    if total["n"][0] != examples or not all(torch.tensor(numbers).isfinite().all() for numbers in total.values()):
+    if total["n"][0] != examples or not all(
+        torch.tensor(numbers).isfinite().all() for numbers in total.values()
+    ):
         return False
     if "ranks" in total:
         ranks = total["ranks"]
@@ -83,7 +87,7 @@ def add(tallies: Sequence[Mapping[str, Sequence[float]]]) -> Tally:
 
 
 def summarise(total: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Everything per example: with the expected calibration error over 15 bins; of numbers the share in the 90 % interval."""
+    """Everything per example; the expected calibration error over 15 bins; the share of numbers in their intervals."""
     n = total["n"][0]
     if "ranks" in total:
         outside = round(RANKS * (1 - LEVEL) / 2)

@@ -57,7 +57,7 @@ def _classes(
     counts: dict[str, list[int] | list[float]],
     temperatures: dict[str, float],
 ) -> None:
-    """The predictive, the posterior-mean network, and the predictive after temperature scaling where it is asked for."""
+    """The predictive, the posterior-mean network and, where it is asked for, the predictive at its temperature."""
     x, settings = site.data.x_test, method.settings
     generator = method.stream(server_round, f"evaluate {name}")
     found = predict(site.network, method.family, v, x, settings.eval_samples, generator, buffers)

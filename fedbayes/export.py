@@ -43,7 +43,7 @@ THRESHOLD = 0.5  # λ above which a weight stays
 
 @dataclass(frozen=True)
 class Network:
-    """One exported network: its weights, how many are not 0, its bytes on disk, its accuracy (or RMSE) on test examples."""
+    """One exported network: its weights, how many are not 0, its bytes on disk, its accuracy or RMSE on test data."""
 
     name: str
     weights: int
@@ -116,7 +116,7 @@ def _tally(personal: Personal, found: Tensor, y: Tensor) -> Tally:
 
 
 class ForOthers(nn.Module):
-    """A network that takes inputs as they are measured and gives probabilities, or mean and sd in the target's units."""
+    """A network that takes inputs as measured and gives probabilities, or mean and sd in the target's units."""
 
     def __init__(self, network: nn.Module, shape: tuple[int, ...], agreement: Agreement) -> None:
         super().__init__()

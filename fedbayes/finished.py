@@ -67,7 +67,11 @@ class Finished:
 
     def model(self, name: str = "w") -> Personal:
         """One of the server's distributions, to be used as a personal model is."""
-        method = self.method(torch.empty(0, *self.inputs), torch.empty(0, dtype=torch.int64 if self.agreement.classes else torch.float32), "")
+        method = self.method(
+            torch.empty(0, *self.inputs),
+            torch.empty(0, dtype=torch.int64 if self.agreement.classes else torch.float32),
+            "",
+        )
         if name not in self.tensors:
             known = ", ".join(sorted(self.tensors))
             raise ModelError(

@@ -29,7 +29,9 @@ def read_examples(source: str, agreement: Agreement, shape: Shape, image_size: i
 
 def labels(examples: NewExamples) -> Tensor:
     if examples.y is None:
-        raise ModelError(f"{examples.source} does not say what each example is: the array y, or one more column.")
+        raise ModelError(
+            f"{examples.source} does not say what each example is: the array y, or one more column."
+        )
     return examples.y
 
 

@@ -16,7 +16,14 @@ from fedbayes.inputs import NewExamples
 from fedbayes.personal import Personal
 
 COLUMNS = ("example", "class", "probability", "entropy", "mutual_information")
-OF_NUMBERS = ("example", "mean", "sd", "low", "high", "doubt")  # low and high: the bounds of the 90 % interval
+OF_NUMBERS = (
+    "example",
+    "mean",
+    "sd",
+    "low",
+    "high",
+    "doubt",
+)  # low and high: the bounds of the 90 % interval
 
 
 def predict_file(
@@ -50,7 +57,9 @@ def _numbers(found: Forecast, inputs: NewExamples, abstain: float) -> tuple[str,
         figures = summarise(tally_numbers(chosen, inputs.y[answered]))
         said += f"; RMSE {figures['rmse']:.4g}, {100 * figures['coverage']:.1f} % within their intervals"
     rows = zip((inputs.names[place] for place in answered.tolist()), *columns, strict=True)
-    return _csv(OF_NUMBERS, ((name, *(f"{number:.6g}" for number in numbers)) for name, *numbers in rows)), f"{said}."
+    return _csv(
+        OF_NUMBERS, ((name, *(f"{number:.6g}" for number in numbers)) for name, *numbers in rows)
+    ), f"{said}."
 
 
 def surest(entropy: Tensor, abstain: float) -> Tensor:

@@ -78,7 +78,9 @@ def _columns(tallies: Sequence[Mapping[str, dict[str, list[float]]]], examples: 
             total = add(found)
             summary = summarise(total)
             columns |= {
-                f"{model}{kind}_{metric}": round(summary[metric], 6) for metric in metrics if metric in summary
+                f"{model}{kind}_{metric}": round(summary[metric], 6)
+                for metric in metrics
+                if metric in summary
             }
             if examples:
                 columns["n_test"] = int(total["n"][0])

@@ -31,7 +31,9 @@ def observe(client: int, counts: tuple[int, int], seed: int) -> dict[str, np.nda
     """This client's examples for training and test; those of a smaller number are the first of a larger one."""
     arrays = {}
     for part, n in zip(("train", "test"), counts, strict=True):
-        points, noise = (np.random.default_rng(seed_of(seed, NAME, client, part, kind)) for kind in ("x", "y"))
+        points, noise = (
+            np.random.default_rng(seed_of(seed, NAME, client, part, kind)) for kind in ("x", "y")
+        )
         x = points.uniform(-1, 1, n)
         arrays |= {f"x_{part}": x[:, None], f"y_{part}": truth(x, client, seed) + noise.normal(0, NOISE, n)}
     return arrays

@@ -17,7 +17,8 @@ from bayes_core.streams import seed_of
 
 Counts = tuple[int, int]  # images for training and for test
 
-# Per client and per class it holds, or where there are no classes per client. For the digits an analogue that fits 10 clients, in two groups as well.
+# Per client and per class it holds; per client where there are no classes. For the digits an analogue that fits
+# 10 clients, in two groups as well.
 _TEN_CLIENTS = {"small": (50, 950), "medium": (200, 800), "large": (900, 300)}
 _TWENTY_CLIENTS = {"small": (25, 475), "medium": (100, 400), "large": (450, 150)}
 SIZES: dict[str, dict[str, Counts]] = {

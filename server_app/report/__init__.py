@@ -44,7 +44,12 @@ def render(run: Run) -> str:
         section("Result", [progress.convergence(run), clients.clients(run)], first=_result(run)),
         section(
             "Calibration and uncertainty",
-            [certainty.reliability(run), certainty.intervals(run), certainty.uncertainty(run), certainty.histograms(run)],
+            [
+                certainty.reliability(run),
+                certainty.intervals(run),
+                certainty.uncertainty(run),
+                certainty.histograms(run),
+            ],
         ),
         section("Clusters", [clusters.heat_map(run), clusters.eigenvalues(run), clusters.memberships(run)]),
         section(

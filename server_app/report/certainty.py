@@ -62,7 +62,9 @@ def intervals(run: Run) -> Figure | None:
         points = within(ranks)
         plot.line([(0, 0), *points, (1, 1)], model)
         for level, share in points:
-            plot.dot((level, share), model, 3, f"{NAMES[model]}: {percent(share)} in the {percent(level)} interval")
+            plot.dot(
+                (level, share), model, 3, f"{NAMES[model]}: {percent(share)} in the {percent(level)} interval"
+            )
             rows.append([NAMES[model], percent(level), percent(share)])
         ends[model] = f"{percent(points[-1][1])} in the {percent(points[-1][0])} interval"
     title = "Calibration of intervals"

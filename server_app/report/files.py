@@ -98,7 +98,11 @@ class Evaluation(BaseModel):
     @classmethod
     def _find_ranks(cls, line: Any) -> Any:
         tallies = {model: line.get(model) for model in ("pm", "gm")}
-        ranks = {f"{model}_ranks": tally.get("ranks") for model, tally in tallies.items() if isinstance(tally, dict)}
+        ranks = {
+            f"{model}_ranks": tally.get("ranks")
+            for model, tally in tallies.items()
+            if isinstance(tally, dict)
+        }
         return line | ranks
 
 

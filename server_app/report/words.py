@@ -106,7 +106,9 @@ def _calibration(run: Run) -> Iterator[str]:
 
 def _coverage(run: Run) -> Iterator[str]:
     shares = {model: share for model in MODELS if (share := last(run.rows, f"{model}_coverage")) is not None}
-    told = [f"{percent(share)} of the targets by the {NAMES[model]} model's" for model, share in shares.items()]
+    told = [
+        f"{percent(share)} of the targets by the {NAMES[model]} model's" for model, share in shares.items()
+    ]
     if told:
         yield f"Intervals that should hold {percent(LEVEL)} hold {' and '.join(told)}."
 
