@@ -127,7 +127,10 @@ class Agreement:
 
     @classmethod
     def of_dict(cls, said: Mapping[str, Any]) -> "Agreement":
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()})
+        known: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in said.items()
+        }
+        return cls(**known)
 
     @property
     def target_scale(self) -> tuple[float, float]:

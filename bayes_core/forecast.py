@@ -4,8 +4,10 @@ Its variance has two parts, as the entropy of classes has (uncertainty.py): the 
 which remains when the weights are known, and the variance of the draws' means, which more data would settle.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +46,12 @@ class Forecast:
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(Y ≤ y) under the mixture."""
-        return ndtr((wide(y) - self.means) / self.noises).mean(0)
+        below: Tensor = ndtr((wide(y) - self.means) / self.noises)
+        return below.mean(0)
 
     def log_density(self, y: Tensor) -> Tensor:
-        return torch.distributions.Normal(self.means, self.noises).log_prob(wide(y)).logsumexp(0) - torch.log(
-            torch.tensor(float(len(self.means)), dtype=torch.float64)
-        )
+        parts = -((wide(y) - self.means) / self.noises).square() / 2 - self.noises.log()
+        return parts.logsumexp(0) - math.log(len(self.means)) - math.log(2 * math.pi) / 2
 
     def interval(self, level: float = LEVEL) -> tuple[Tensor, Tensor]:
         """The bounds between which y lies with this probability, as much of the rest below as above."""
@@ -59,8 +61,7 @@ class Forecast:
 
     def _quantile(self, p: float) -> Tensor:
         """By bisection: the mixture's quantile lies between those of its parts."""
-        z = torch.special.ndtri(torch.tensor(p, dtype=torch.float64))
-        parts = self.means + z * self.noises
+        parts = self.means + NormalDist().inv_cdf(p) * self.noises
         low, high = parts.amin(0), parts.amax(0)
         for _ in range(60):
             middle = (low + high) / 2

@@ -124,11 +124,11 @@ class ForOthers(nn.Module):
         self.target_mean, self.target_deviation = agreement.target_scale
         wide = (1, -1, *[1] * (len(shape) - 1))
         self.scales = bool(agreement.mean)
-        self.register_buffer("mean", torch.tensor(agreement.mean).view(wide), persistent=False)
-        self.register_buffer("deviation", torch.tensor(agreement.deviation).view(wide), persistent=False)
+        self.mean = nn.Buffer(torch.tensor(agreement.mean).view(wide))
+        self.deviation = nn.Buffer(torch.tensor(agreement.deviation).view(wide))
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        found = self.network((x - self.mean) / self.deviation if self.scales else x)
+        found: Tensor = self.network((x - self.mean) / self.deviation if self.scales else x)
         if not isinstance(self.network, WithNoise):
             return found.softmax(-1)
         mean, log_noise = found[:, 0], found[:, 1]

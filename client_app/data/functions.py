@@ -29,7 +29,7 @@ def truth(x: np.ndarray, client: int, seed: int) -> np.ndarray:
 
 def observe(client: int, counts: tuple[int, int], seed: int) -> dict[str, np.ndarray]:
     """This client's examples for training and test; those of a smaller number are the first of a larger one."""
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for part, n in zip(("train", "test"), counts, strict=True):
         points, noise = (
             np.random.default_rng(seed_of(seed, NAME, client, part, kind)) for kind in ("x", "y")

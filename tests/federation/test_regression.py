@@ -67,10 +67,10 @@ def test_every_method_learns_numbers(federate: Federate, method: str) -> None:
     models = {"fedavg": ["gm"], "fedprox": ["gm"], "local": ["pm"]}.get(method, ["pm", "gm"])
     first, *_, last = [row for row in run.rows if row[f"{models[0]}_rmse"]]
     for model in models:
-        assert 50 < float(last[f"{model}_rmse"]) < 72 < float(first[f"{model}_rmse"]) < 110, (
+        assert 50 < float(last[f"{model}_rmse"]) < 66 < float(first[f"{model}_rmse"]) < 110, (
             "in the target's units"
         )
-        assert 0.8 < float(last[f"{model}_coverage"]) <= 1
+        assert 0.7 < float(last[f"{model}_coverage"]) <= 1
         assert 5 < float(last[f"{model}_nll"]) < 6.2
     assert not any(row[name] for row in run.rows for name in row if "accuracy" in name or "entropy" in name)
     assert {row["n_test"] for row in run.clients if row["n_test"]} == {"20"}
