@@ -1,12 +1,12 @@
 """The error of personal models as their data grow, beside the rate of the paper's theorem 1: docs/theory.md.
 
-python experiments/theory.py [--out-dir runs/theory] [--picture docs/images/theory.png]
+python experiments/theory.py [--picture docs/images/theory.png]
+
+The algorithm alone, without Flower: rounds of `client_update` and `mean` for every client in turn.
 """
 
 import argparse
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -14,50 +14,55 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 
-from client_app.data.functions import NOISE, truth
-from fedbayes import Personal
-from server_app.runs import read_config
+from bayes_core import Gaussian, Personal, Recipe, client_update, mean
+from bayes_core.flat import flatten
+from bayes_core.forecast import forecast
+from bayes_core.likelihoods import gaussian
+from bayes_core.networks import build
+from bayes_core.streams import stream
+from client_app.data.functions import NOISE, observe, truth
 
 SIZES = (25, 50, 100, 200, 400, 800, 1600)
-CLIENTS, SEED, DRAWS = 10, 1, 20
-WORDS = f"dataset=functions model=mlp noise={NOISE} zeta=1 rho-init=-4 lr-personal=0.003 lr-global=0.003 rounds=300"
+CLIENTS, ROUNDS, SEED, DRAWS, RHO = 6, 200, 1, 20, -4.0
 RATE = -2 / 3  # −2β/(2β + d) for β = d = 1
-METHODS = {"pfedbayes": "pFedBayes, personal", "local": "training alone"}
+RECIPE = Recipe(zeta=1.0, lr_personal=0.003, lr_global=0.003, adam_beta2=0.99)
+KINDS = {"together": "pFedBayes", "alone": "the same, every client alone"}
+Errors = tuple[float, float]
 
 
-def run(name: str, method: str, n: int, out_dir: Path) -> None:
-    config = read_config(out_dir / name)
-    if config and config["state"] == "finished":
-        return
-    command = [
-        sys.executable,
-        "-m",
-        "fedbayes.command",
-        "run",
-        *WORDS.split(),
-        f"method={method}",
-        f"size={n}+200",
-    ]
-    command += [
-        "eval-every=100",
-        f"seed={SEED}",
-        f"run-name={name}",
-        f"out-dir={out_dir}",
-        "--clients",
-        str(CLIENTS),
-    ]
-    subprocess.run(command, check=True)
-
-
-def errors(name: str, out_dir: Path) -> tuple[float, float]:
-    """Of all clients' models: the mean squared distance to f_i, and the paper's Hellinger distance d², over q and x."""
-    x = np.linspace(-1, 1, 2001)
-    squared, hellinger = [], []
+def train(n: int, together: bool) -> list[torch.Tensor]:
+    """Every client's q after all rounds; alone, each has a global distribution of its own."""
+    family, network = Gaussian(), build("mlp", (1,), 0, SEED, NOISE)
+    mu = flatten(network)
+    w = [torch.stack([mu, torch.full_like(mu, RHO)])] * CLIENTS
+    clients = [Personal.start(one, network, RECIPE.optimizer) for one in w]
+    data = []
     for client in range(CLIENTS):
-        personal = Personal.load(out_dir / "state" / name / str(client))
-        means = personal.forecast(x[:, None].astype(np.float32), DRAWS).means.numpy()
-        gaps = (means - truth(x, client, SEED)) ** 2
+        arrays = observe(client, (n, 1), SEED)
+        x, y = (torch.from_numpy(arrays[name]).float() for name in ("x_train", "y_train"))
+        data.append((x, y))
+    for number in range(1, ROUNDS + 1):
+        for client, (x, y) in enumerate(data):
+            generator = stream(SEED, str(client), number, "train")
+            updated = client_update(
+                network, family, clients[client], w[client], x, y, RECIPE, generator, gaussian
+            )
+            clients[client], w[client] = updated.personal, updated.w
+        if together:
+            w = [mean(w)] * CLIENTS
+    return [client.q for client in clients]
+
+
+def errors(models: list[torch.Tensor]) -> Errors:
+    """The mean over clients, weights θ ~ q and x: of (f_θ − f_i)², and of the paper's Hellinger distance d²."""
+    network, x = build("mlp", (1,), 0, SEED, NOISE), np.linspace(-1, 1, 2001)
+    points = torch.from_numpy(x).float()[:, None]
+    squared, hellinger = [], []
+    for client, q in enumerate(models):
+        found = forecast(network, Gaussian(), q, points, DRAWS, stream(SEED, str(client), "errors"))
+        gaps = (found.means.numpy() - truth(x, client, SEED)) ** 2
         squared.append(gaps.mean())
         hellinger.append((1 - np.exp(-gaps / (8 * NOISE**2))).mean())
     return float(np.mean(squared)), float(np.mean(hellinger))
@@ -68,12 +73,12 @@ def slope(values: list[float]) -> float:
     return float(np.polyfit(np.log(SIZES), np.log(values), 1)[0])
 
 
-def picture(found: dict[str, list[tuple[float, float]]], file: Path) -> None:
+def picture(found: dict[str, list[Errors]], file: Path) -> None:
     figure, axis = plt.subplots(figsize=(6, 3.8), constrained_layout=True)
-    for (method, title), colour in zip(METHODS.items(), ("C0", "C2"), strict=True):
-        values = [squared for squared, _ in found[method]]
+    for (kind, title), colour in zip(KINDS.items(), ("C0", "C2"), strict=True):
+        values = [squared for squared, _ in found[kind]]
         axis.loglog(SIZES, values, f"{colour}o-", label=f"{title}: slope {slope(values):.2f}")
-    middle = math.exp(np.mean([math.log(squared) for squared, _ in found["pfedbayes"]]))
+    middle = math.exp(np.mean([math.log(squared) for squared, _ in found["together"]]))
     centre = math.exp(np.mean(np.log(SIZES)))
     line = [middle * (n / centre) ** RATE for n in SIZES]
     axis.loglog(SIZES, line, "k--", label=f"the paper's rate: {RATE:.2f}")
@@ -88,21 +93,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out-dir", type=Path, default=Path("runs/theory"))
     parser.add_argument("--picture", type=Path, default=Path("docs/images/theory.png"))
     arguments = parser.parse_args()
-    out_dir = arguments.out_dir.resolve()
-    found: dict[str, list[tuple[float, float]]] = {}
-    for method in METHODS:
-        for n in SIZES:
-            run(f"{method}-{n}", method, n, out_dir)
-        found[method] = [errors(f"{method}-{n}", out_dir) for n in SIZES]
-    print("| n | " + " | ".join(f"{title}: L² | d²" for title in METHODS.values()) + " |")
-    print("|---|" + "---|---|" * len(METHODS))
-    for place, n in enumerate(SIZES):
-        cells = [f"{value:.4f}" for method in METHODS for value in found[method][place]]
-        print(f"| {n} | {' | '.join(cells)} |")
-    slopes = [f"{slope([pair[k] for pair in found[method]]):.2f}" for method in METHODS for k in (0, 1)]
+    torch.set_num_threads(1)
+    print("| n | " + " | ".join(f"{title}: L² | d²" for title in KINDS.values()) + " |")
+    print("|---|" + "---|---|" * len(KINDS))
+    found: dict[str, list[Errors]] = {kind: [] for kind in KINDS}
+    for n in SIZES:
+        for kind in KINDS:
+            found[kind].append(errors(train(n, together=kind == "together")))
+        cells = [f"{value:.4f}" for kind in KINDS for value in found[kind][-1]]
+        print(f"| {n} | {' | '.join(cells)} |", flush=True)
+    slopes = [f"{slope([pair[k] for pair in found[kind]]):.2f}" for kind in KINDS for k in (0, 1)]
     print(f"| slope | {' | '.join(slopes)} |")
     picture(found, arguments.picture)
 

@@ -91,7 +91,7 @@ def _write(
     tags |= {"agreement": card.agreement.write()}
     if isinstance(network, WithNoise):
         plain = network.network
-        tags["noise"] = str(float(network.log_noise.exp()) * card.agreement.target_scale[1])
+        tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
     weights = {key: tensor.detach().clone() for key, tensor in plain.named_parameters()}
     tags |= {"shapes": json.dumps(shapes_of(plain))} if pruned else {}
     data = save((pack(weights) if pruned else weights) | dict(plain.named_buffers()), tags)
@@ -124,11 +124,11 @@ class ForOthers(nn.Module):
         self.target_mean, self.target_deviation = agreement.target_scale
         wide = (1, -1, *[1] * (len(shape) - 1))
         self.scales = bool(agreement.mean)
-        self.mean = nn.Buffer(torch.tensor(agreement.mean).view(wide))
-        self.deviation = nn.Buffer(torch.tensor(agreement.deviation).view(wide))
+        self.centre = nn.Buffer(torch.tensor(agreement.mean).view(wide))
+        self.width = nn.Buffer(torch.tensor(agreement.deviation).view(wide))
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        found: Tensor = self.network((x - self.mean) / self.deviation if self.scales else x)
+        found: Tensor = self.network((x - self.centre) / self.width if self.scales else x)
         if not isinstance(self.network, WithNoise):
             return found.softmax(-1)
         mean, log_noise = found[:, 0], found[:, 1]

@@ -66,7 +66,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
     script = "\n".join(["set -e", *commands, "python ask.py"])
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=3600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     together, alone = (
