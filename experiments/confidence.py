@@ -15,7 +15,7 @@ from tables import run
 from server_app.runs import read_rows
 
 NOISY = ("0", "1", "2")
-MNIST = "dataset=mnist size=small rounds=50 eval-every=25 personal-steps=5"
+MNIST = "dataset=mnist size=small rounds=25 eval-every=25 personal-steps=5"
 RUNS = {
     "clean": ("no noisy clients", MNIST),
     "clean-out": ("no noisy clients, 0.3 left out", f"{MNIST} aggregation-confidence=0.3"),

@@ -1,8 +1,9 @@
 """The README's gallery: a report, the heat map of a clustered run and a reliability diagram, photographed in Chromium.
 
-    python experiments/gallery.py --data-dir DIR [--out-dir runs/gallery] [--images docs/images]
+    python experiments/gallery.py --data-dir DIR [--out-dir runs/uncertainty] [--images docs/images]
 
-Runs what has not been run yet. Needs Debian's `chromium` (or $BROWSER_PATH) and the package `playwright`.
+Runs what has not been run yet; `pfedbayes` is the run of experiments/uncertainty.py. Needs Debian's `chromium` (or
+another at $BROWSER_PATH) and the package `playwright`.
 """
 
 import argparse
@@ -12,20 +13,15 @@ from pathlib import Path
 from browser import open_browser
 from PIL import Image
 from tables import run
+from uncertainty import RUNS
 
 from server_app.report import write_report
 
-RUNS = {
-    "personal": "dataset=mnist size=medium rounds=50 eval-every=5 personal-steps=5",
-    "rotated": (
-        "dataset=mnist size=small layout=rotated groups=4 method=cfedbayes family=spike-slab rounds=20 eval-every=5 "
-        "personal-steps=5"
-    ),
-}
+ROTATED = "dataset=mnist size=small layout=rotated groups=4 method=cfedbayes rounds=5 eval-every=5"
 REPORT = {"width": 1280, "height": 1310}  # what of the page is shown
 PICTURES = {  # picture: (run, what of its report is shown; None: its top)
-    "report": ("personal", None),
-    "reliability": ("personal", "#reliability"),
+    "report": ("pfedbayes", None),
+    "reliability": ("pfedbayes", "#reliability"),
     "heat-map": ("rotated", "#kl"),
 }
 
@@ -43,12 +39,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data-dir", default="data")
-    parser.add_argument("--out-dir", type=Path, default=Path("runs/gallery"))
+    parser.add_argument("--out-dir", type=Path, default=Path("runs/uncertainty"))
     parser.add_argument("--images", type=Path, default=Path("docs/images"))
     arguments = parser.parse_args()
     out_dir = arguments.out_dir.resolve()
-    for name, words in RUNS.items():
-        run(name, words, arguments.data_dir, out_dir, "--clients", "20" if name == "rotated" else "10")
+    run("pfedbayes", RUNS["pfedbayes"][1], arguments.data_dir, out_dir)
+    run("rotated", ROTATED, arguments.data_dir, out_dir, "--clients", "20")
     with open_browser() as browser:
         for picture, (name, part) in PICTURES.items():
             page = browser.new_page(viewport=REPORT, color_scheme="light", device_scale_factor=1.5)

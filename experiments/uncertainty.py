@@ -28,9 +28,9 @@ from fedbayes.settings import Settings, defaults
 CLIENTS = 10
 DRAWS = (0, 2, 10, 50)  # 0: the posterior-mean network
 EXAMPLES = 2000  # of each kind and client
-MNIST = "dataset=mnist size=small rounds=100 eval-every=25 validation-fraction=0.2 temperature-scaling=true"
+MNIST = "dataset=mnist size=small rounds=60 eval-every=20 validation-fraction=0.2 temperature-scaling=true"
 RUNS = {
-    "pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5"),
+    "pfedbayes": ("pFedBayes", f"{MNIST} personal-steps=5 eval-every=10"),
     "pfedbayes-zeta1": ("pFedBayes, ζ = 1", f"{MNIST} personal-steps=5 zeta=1"),
     "sfedbayes": ("sFedBayes, λ_init = 0.5", f"{MNIST} personal-steps=5 method=sfedbayes"),
     "fedavg": ("FedAvg (Adam 0.001)", f"{MNIST} method=fedavg"),
@@ -56,12 +56,12 @@ def calibration(out_dir: Path) -> str:
 
 def over_rounds(out_dir: Path) -> str:
     """ECE of the personal models in every measured round but the first."""
-    found = {title: measured(out_dir / name, "pm_ece")[1:] for name, (title, _) in RUNS.items()}
-    rounds = [str(at) for at, _ in found["pFedBayes"]]
-    lines = [f"| ECE of PM after round | {' | '.join(rounds)} |", f"|---|{'---|' * len(rounds)}"]
+    rounds = [1, *range(20, 61, 20)]
+    found = {title: dict(measured(out_dir / name, "pm_ece")) for name, (title, _) in RUNS.items()}
+    lines = [f"| ECE of PM after round | {' | '.join(map(str, rounds))} |", f"|---|{'---|' * len(rounds)}"]
     for title, points in found.items():
         if points:
-            lines.append(f"| {title} | {' | '.join(f'{value:.4f}' for _, value in points)} |")
+            lines.append(f"| {title} | {' | '.join(f'{points[at]:.4f}' for at in rounds)} |")
     return "\n".join(lines)
 
 

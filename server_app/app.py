@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
@@ -16,6 +17,7 @@ from fedbayes.settings import Settings, SettingsError
 from server_app.events import emit
 from server_app.report import write_report
 from server_app.runs import RunError, RunFolder, closing_rows, read_rows, resumed, stored_agreement
+from strategies.exchange import is_simulation
 from strategies.roster import Roster, Site, StrategyError
 
 app = ServerApp()
@@ -36,6 +38,9 @@ def run(grid: Grid, settings: Settings) -> None:
     settings = resumed(settings)
     if not settings.run_name:
         settings = settings.model_copy(update={"run_name": settings.made_name()})
+    if is_simulation(grid):
+        # Its clients keep all cores busy, and threads that wait for each other on busy cores take many times as long.
+        torch.set_num_threads(settings.threads)
     method = strategies.load(settings.method)
     roster = Roster(grid, settings, emit, stored_agreement(settings))
     roster.gather()

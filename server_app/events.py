@@ -1,18 +1,20 @@
 """Structured log lines: how a run tells the `fedbayes` command, here or far away, what happens.
 
 A line is `FEDBAYES {json}` on standard output, which Flower carries to whoever streams the run's log.
-Events: start, clusters, round, evaluated, warning, error, finished.
+Events: start, clusters, round, evaluated, warning, error, finished; each with its time, in seconds since 1970.
 """
 
 import json
 import sys
+import time
 from typing import Any
 
 PREFIX = "FEDBAYES "
 
 
 def emit(event: str, **fields: Any) -> None:
-    sys.stdout.write(f"{PREFIX}{json.dumps({'event': event, **fields})}\n")  # one write: lines stay whole
+    line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
+    sys.stdout.write(f"{PREFIX}{line}\n")  # one write: lines stay whole
     sys.stdout.flush()
 
 

@@ -115,11 +115,15 @@ def exchange(grid: Grid, messages: Mapping[str, Message], timeout: float) -> Rep
 
 def under_way_at_most(grid: Grid, messages: int) -> int:
     """All messages at once, except in a simulation of many clients: there, as many as its actors can need."""
-    simulated = getattr(grid.run, "primary_task_type", "") == "flwr-simulation"
-    if not simulated:
+    if not is_simulation(grid):
         return messages
     nodes = len(list(grid.get_node_ids()))
     return max(FOR_EACH_CPU * (os.cpu_count() or 1), PAIRS // max(nodes, 1))
+
+
+def is_simulation(grid: Grid) -> bool:
+    """Whether the clients are processes on this machine, all beside the server."""
+    return getattr(grid.run, "primary_task_type", "") == "flwr-simulation"
 
 
 def _pull(grid: Grid, message_ids: list[str]) -> Iterator[Message]:

@@ -199,7 +199,8 @@ def histograms(run: Run) -> Figure | None:
         one.round: max(max(values) for (at, _), values in shares.items() if at == one.round)
         for one in moments
     }
-    left, top, gap, height = 58.0, 20.0, 8.0, 52.0
+    top, gap, height = 20.0, 8.0, 52.0
+    left = 8 + 7.2 * max(len(f"round {one.round}") for one in moments)
     width = (400 - left - 6 - gap * (len(clients) - 1)) / len(clients)
     body = []
     for column, site in enumerate(clients):

@@ -50,7 +50,11 @@ def heat_map(run: Run) -> Figure | None:
     body += [element("path", d="".join(paths), class_=f"fill h{i}") for i, paths in enumerate(cells) if paths]
     title = "How alike are the clients?"
     within, between = _means(found)
-    words = f"The mean divergence is {within} within clusters and {between} between them"
+    words = (
+        f"The mean divergence is {within} within clusters and {between} between them"
+        if found.k > 1
+        else f"The mean divergence is {within}"
+    )
     alt = f"Heat map of the symmetric KL divergence between {n} clients, ordered by cluster. {words}."
     thin = "" if n == len(found.sites) else f" {n} of {len(found.sites)} clients are shown."
     caption = (

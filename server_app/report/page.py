@@ -39,7 +39,8 @@ def table(content: Table, style: str = "") -> str:
     def line(cells: Sequence[str], tag: str) -> str:
         parts = zip(cells, kinds, strict=True)
         return "".join(
-            f"<{tag}{f' class={kind}' if kind else ''}>{escape(cell)}</{tag}>" for cell, kind in parts
+            f"<{tag}{f' class={kind}' if kind else ''}>{escape(cell).replace('± ', '±&nbsp;')}</{tag}>"
+            for cell, kind in parts
         )
 
     head = f"<thead><tr>{line(content.header, 'th')}</tr></thead>"

@@ -87,12 +87,14 @@ def test_histograms_of_certainty_at_the_papers_rounds(run_of: RunOf) -> None:
         sites = {str(i): {"pm_entropy": entropies(**{f"b{min(place + i, 19)}": 10.0})} for i in range(8)}
         return {"sites": sites}
 
-    run = run_of(evaluations={0: told(19), 1: told(17), 5: told(12), 10: told(7), 20: told(3), 40: told(1)})
-    assert [one.round for one in certainty.milestones(run.evaluations)] == [0, 1, 10, 40]
+    run = run_of(evaluations={0: told(19), 1: told(17), 5: told(12), 10: told(7), 20: told(3), 400: told(1)})
+    assert [one.round for one in certainty.milestones(run.evaluations)] == [0, 1, 10, 400]
     figure = certainty.histograms(run)
     bars = hints(figure, "rect")
     assert len(bars) == 5 * 4, "one bin in each of five clients at four rounds"
-    assert bars[-1] == "site 7, round 40: 100 % of the examples"
+    assert bars[-1] == "site 7, round 400: 100 % of the examples"
+    first = min(float(bar.get("x") or 0) for bar in shapes(figure, "rect"))
+    assert first > 7 * len("round 400"), "bars begin where the rows' names end"
     columns = re.findall(r">site (\d)</text>", figure.svg if figure else "")
     assert columns == ["0", "2", "4", "5", "7"], "from the surest to the least sure"
 

@@ -1,0 +1,51 @@
+"""Many clients: the time of a round, and the memory of the server and of one actor, at the start and at the end.
+
+`fedbayes run` on MNIST, every client with 25 training and 10 test images, S of them sampled in a round.
+"""
+
+import statistics
+
+from benchmarks.measure import Measurement, Options
+from benchmarks.watch import ACTOR, SERVER, watch
+
+TITLE = "Many clients: layout=iid size=5+2, S clients a round"
+
+
+def run(options: Options) -> list[Measurement]:
+    rows = []
+    for clients in (100, 1000) if options.full else (100,):
+        for sampled in (10, 100):
+            rounds = 200 if options.full else (40 if sampled == 10 else 12)
+            rows += measured(options, clients, sampled, rounds)
+    return rows
+
+
+def measured(options: Options, clients: int, sampled: int, rounds: int) -> list[Measurement]:
+    """The first quarter of the rounds against the last one."""
+    watched = watch(options, clients, rounds, layout="iid", size="5+2", clients_per_round=sampled)
+    quarter = rounds // 4
+    times = watched.round_times()
+    first, last = statistics.median(times[:quarter]), statistics.median(times[-quarter:])
+    title = f"N = {clients}, S = {sampled}"
+    rows = [
+        Measurement(
+            f"{title}: a round",
+            1e3 * statistics.median(times),
+            "ms",
+            {"last ÷ first quarter": last / first},
+            f"{rounds} rounds, {watched.seconds:.0f} s with the start, hello and three evaluations of all clients",
+        )
+    ]
+    for name, kind in (("server", SERVER), ("an actor", ACTOR)):
+        early = watched.memory_at(kind, quarter // 2, quarter)
+        late = watched.memory_at(kind, rounds - quarter // 2, rounds)
+        rows.append(
+            Measurement(
+                f"{title}: peak memory, {name}",
+                watched.peak(kind),
+                "MB",
+                {"last ÷ first quarter": late / early},
+                f"{early:.0f} MB after {quarter} rounds, {late:.0f} after {rounds}",
+            )
+        )
+    return rows

@@ -1,0 +1,123 @@
+"""A round of simulation against its ideal: the clients' own compute, shared out evenly among the cores.
+
+The run is `fedbayes run` itself, watched from outside, ten clients with MNIST medium and R = 20. The clients' own
+compute is what `train` takes, for the same clients in a process that does nothing else; processor time, which is the
+wall time of a quiet core. The evaluation of all clients that ends the run is shown apart.
+"""
+
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from flwr.app import Array, ArrayRecord
+
+from bayes_core.aggregate import Mean
+from bayes_core.flat import flatten
+from bayes_core.networks import build
+from bayes_core.predict import point_probabilities
+from bayes_core.uncertainty import predict
+from bayes_core.wire import Arrays
+from benchmarks.measure import Measurement, Options
+from benchmarks.watch import ACTOR, FLOWER, RAY, SERVER, Watched, watch
+from client_app.data import load as load_data
+from client_app.methods.pfedbayes import PFedBayes
+from client_app.store import Store
+from fedbayes.resources import cpus
+from fedbayes.settings import Settings, defaults
+
+TITLE = "A round of simulation: 10 clients, MNIST medium, R = 20"
+CLIENTS = 10
+
+
+def run(options: Options) -> list[Measurement]:
+    torch.set_num_threads(1)
+    rows = []
+    for personal_steps in (1, 5):
+        rounds = 100 if options.full else 40
+        watched = watch(options, CLIENTS, rounds, size="medium", personal_steps=personal_steps)
+        rows += compare(watched, client_parts(options, personal_steps), personal_steps)
+    return rows
+
+
+def compare(watched: Watched, parts: dict[str, float], personal_steps: int) -> list[Measurement]:
+    """The round and its ideal, and where the cores' time went: in ms of a round, ÷ cores."""
+    share = 1e3 / cpus()
+    wall, ideal = 1e3 * statistics.median(watched.round_times()), share * parts["train"]
+    others = {name: share * spent for name, spent in parts.items() if name not in ("train", "evaluate")}
+    kinds = {kind: share * watched.processor(kind) for kind in (ACTOR, SERVER, RAY, FLOWER)}
+    values = [
+        ("a round", wall, ""),
+        ("ideal: the clients' compute ÷ cores", ideal, ""),
+        ("unpack, store, pack ÷ cores", sum(others.values()), listed(others)),
+        ("processor time of all processes ÷ cores", sum(kinds.values()), listed(kinds)),
+        ("cores that wait", wall - sum(kinds.values()), "on a machine with nothing else to do"),
+        ("an evaluation, apart", 1e3 * watched.evaluation, f"ideal {share * parts['evaluate']:.0f}"),
+    ]
+    title = f"{personal_steps} personal step{'s' * (personal_steps > 1)}"
+    return [
+        Measurement(
+            f"{title}: {name}", value, "ms", {"of the ideal": ideal / wall} if value is wall else {}, note
+        )
+        for name, value, note in values
+    ]
+
+
+def listed(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.0f}" for name, value in parts.items())
+
+
+def client_parts(options: Options, personal_steps: int) -> dict[str, float]:
+    """Processor seconds of all clients together in one round, by what is done between a message and its use."""
+    words = {"dataset": "mnist", "size": "medium", "data-dir": str(options.data_dir)}
+    settings = Settings.parse(defaults() | words | {"personal-steps": personal_steps})
+    spent: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        spent[name] += time.process_time() - start
+
+    with tempfile.TemporaryDirectory() as folder:
+        for client in range(CLIENTS):
+            data = load_data(settings, client, CLIENTS)
+            network = build(settings.model, tuple(data.x_train.shape[1:]), len(data.classes), settings.seed)
+            method = PFedBayes(
+                settings, network, data.x_train, data.y_train, str(client), torch.device("cpu")
+            )
+            w = method.family.init(flatten(network), settings.rho_init)
+            sent = record(method.wire.encode(w))
+            store = Store(Path(folder) / str(client), "uuid", durable=False)
+            store.save(1, method.train(method.start({"w": w}), {"w": w}, 1).state, None)
+
+            with part("unpack"):
+                received = method.wire.decode({name: array.numpy() for name, array in sent.items()})
+            with part("load"):
+                stored = store.load(before=2)
+            assert stored is not None
+            with part("train"):
+                trained = method.train(stored.tensors, {"w": received}, 2)
+            with part("save"):
+                store.save(2, trained.state, stored)
+            assert trained.upload is not None
+            with part("pack"):
+                reply = record(method.wire.encode_upload(trained.upload, received))
+            aggregate = Mean(w)
+            with part("server: unpack, add"):
+                aggregate.add(
+                    method.wire.decode_upload({name: array.numpy() for name, array in reply.items()}, w)
+                )
+            with part("evaluate"):
+                for v in method.models(trained.state, {"w": received}).values():
+                    predict(network, method.family, v, data.x_test, settings.eval_samples, torch.Generator())
+                    point_probabilities(network, method.family, v, data.x_test)
+    return dict(spent)
+
+
+def record(arrays: Arrays) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
