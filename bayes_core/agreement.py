@@ -123,10 +123,29 @@ class Agreement:
 
     @classmethod
     def read(cls, text: str) -> "Agreement":
-        said: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()
+        return cls.of_dict(json.loads(text))
+
+    @classmethod
+    def of_dict(cls, said: Mapping[str, Any]) -> "Agreement":
+        known: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in said.items()
         }
-        return cls(**said)
+        return cls(**known)
+
+    @property
+    def target_scale(self) -> tuple[float, float]:
+        """Mean and deviation that were taken off the targets: 0 and 1 where they are as they came."""
+        if self.target_mean is None or self.target_deviation is None:
+            return 0.0, 1.0
+        return self.target_mean, self.target_deviation
+
+    def scaled_noise(self, noise: float | None) -> float | None:
+        """A standard deviation in the target's own units as the network has it; None, learned, stays."""
+        return None if noise is None else noise / self.target_scale[1]
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Inputs as the network takes them."""
+        return standardised(x, self.mean, self.deviation) if self.mean else x
 
     @classmethod
     def of(cls, claims: Mapping[str, Claim]) -> "Agreement":

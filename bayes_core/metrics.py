@@ -1,20 +1,27 @@
-"""Accuracy, NLL, Brier, ECE and uncertainty, from sums that add up over clients.
+"""Accuracy, NLL, Brier, ECE and uncertainty; RMSE, NLL and coverage: all from sums that add up over clients.
 
 A client sends its tally (counts, sums, binned counts: never examples or labels); the server adds the tallies
 of all clients and summarises once, so every metric pools all test examples.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from bayes_core.families import wide
+from bayes_core.forecast import LEVEL, Forecast
 from bayes_core.uncertainty import entropy
 
 BINS = 15
+RANKS = (
+    20  # of where targets fall in their predictives: the outermost bins are what a 90 % interval leaves out
+)
 TALLY_LENGTHS = dict.fromkeys(("n", "correct", "nll", "brier", "entropy", "mutual_information"), 1)
 TALLY_LENGTHS |= dict.fromkeys(("bin_n", "bin_confidence", "bin_correct"), BINS)
+NUMBERS_LENGTHS = {"n": 1, "squared_error": 1, "nll": 1, "ranks": RANKS}  # of a regression's tally
 Tally = dict[str, list[float]]  # every entry adds up over clients
 
 
@@ -42,6 +49,35 @@ def tally(probabilities: Tensor, y: Tensor, mutual_information: Tensor | None = 
     }
 
 
+def tally_numbers(forecast: Forecast, y: Tensor) -> Tally:
+    """The sums behind a regression's metrics. `ranks` counts P(Y ≤ y): a calibrated model fills all bins alike."""
+    y = wide(y)
+    ranks = (forecast.cdf(y) * RANKS).long().clamp_(0, RANKS - 1)
+    return {
+        "n": [float(len(y))],
+        "squared_error": [(forecast.mean - y).square().sum().item()],
+        "nll": [-forecast.log_density(y).sum().item()],
+        "ranks": torch.bincount(ranks.cpu(), minlength=RANKS).double().tolist(),
+    }
+
+
+def tally_lengths(classes: Sequence[str]) -> dict[str, int]:
+    """What a tally holds, for these classes or, without any, for numbers."""
+    return TALLY_LENGTHS if classes else NUMBERS_LENGTHS
+
+
+def is_possible(total: Mapping[str, Sequence[float]], examples: int) -> bool:
+    """Whether a tally that came from elsewhere can be one of so many examples."""
+    if total["n"][0] != examples or not all(
+        torch.tensor(numbers).isfinite().all() for numbers in total.values()
+    ):
+        return False
+    if "ranks" in total:
+        ranks = total["ranks"]
+        return min(ranks) >= 0 and sum(ranks) == examples and total["squared_error"][0] >= 0
+    return 0 <= total["correct"][0] <= examples
+
+
 def add(tallies: Sequence[Mapping[str, Sequence[float]]]) -> Tally:
     """The tally of all examples together."""
     return {
@@ -51,8 +87,15 @@ def add(tallies: Sequence[Mapping[str, Sequence[float]]]) -> Tally:
 
 
 def summarise(total: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Everything per example, and the expected calibration error over 15 bins."""
+    """Everything per example; the expected calibration error over 15 bins; the share of numbers in their intervals."""
     n = total["n"][0]
+    if "ranks" in total:
+        outside = round(RANKS * (1 - LEVEL) / 2)
+        return {
+            "rmse": math.sqrt(total["squared_error"][0] / n),
+            "nll": total["nll"][0] / n,
+            "coverage": sum(total["ranks"][outside:-outside]) / n,
+        }
     gaps = zip(total["bin_confidence"], total["bin_correct"], strict=True)
     return {
         "accuracy": total["correct"][0] / n,

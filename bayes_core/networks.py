@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from bayes_core.flat import fingerprint
@@ -15,6 +15,12 @@ from bayes_core.streams import seed_of
 def dnn(inputs: Sequence[int], classes: int) -> nn.Module:
     """One hidden layer of 100 ReLU units (784-100-10 on MNIST)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), 100), nn.ReLU(), nn.Linear(100, classes))
+
+
+def mlp(inputs: Sequence[int], classes: int) -> nn.Module:
+    """Two hidden layers of 32 ReLU units: small tables and smooth functions."""
+    first, second = nn.Linear(math.prod(inputs), 32), nn.Linear(32, 32)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), nn.Linear(32, classes))
 
 
 def vgg(inputs: Sequence[int], classes: int) -> nn.Module:
@@ -33,10 +39,47 @@ def vgg(inputs: Sequence[int], classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * (height // 32) * (width // 32), classes))
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"dnn": dnn, "vgg": vgg}
+class WithNoise(nn.Module):
+    """A network for a regression: for each example the mean, and the logarithm of the noise's standard deviation.
+
+    The noise is one number for all examples. Where it is learned, it is one more weight of the network, with a
+    distribution at each client and a prior at the server as all others have. Its logarithm is `START` at the weight 0
+    and changes by `PACE` times the weight, so that it moves within a few hundred steps of a usual learning rate.
+    """
+
+    START, PACE = math.log(0.5), 3.0  # targets are scaled to standard deviation 1
+
+    def __init__(self, network: nn.Module, noise: float | None) -> None:
+        super().__init__()
+        self.network = network
+        self.fixed = None if noise is None else math.log(noise)
+        self.noise = nn.Parameter(torch.zeros(1)) if noise is None else None
+
+    @property
+    def log_noise(self) -> Tensor:
+        """Shape (1,)."""
+        if self.noise is None:
+            return torch.tensor([self.fixed])
+        return self.START + self.PACE * self.noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean: Tensor = self.network(x)
+        return torch.cat([mean, self.log_noise.to(mean).expand_as(mean)], -1)
 
 
-def build(model: str, inputs: Sequence[int], classes: int, seed: int = 0) -> nn.Module:
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"dnn": dnn, "mlp": mlp, "vgg": vgg}
+
+
+def build(
+    model: str, inputs: Sequence[int], classes: int, seed: int = 0, noise: float | None = None
+) -> nn.Module:
+    """The network for so many classes; for none of them, a regression: one number with its noise (None = learned)."""
+    if classes:
+        return _plain(model, inputs, classes, seed)
+    return WithNoise(_plain(model, inputs, 1, seed), noise)
+
+
+def _plain(model: str, inputs: Sequence[int], classes: int, seed: int) -> nn.Module:
     """The named network, or that of a user's `package.module:function(inputs=…, classes=…)`.
 
     PyTorch's own initialisation, the same for the same seed.

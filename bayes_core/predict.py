@@ -28,7 +28,7 @@ def outputs(network: nn.Module, theta: Tensor, x: Tensor, buffers: Mapping[str, 
     return torch.cat([functional_call(network, state, (chunk,)) for chunk in torch.split(x, CHUNK)])
 
 
-def draws(
+def draw_outputs(
     network: nn.Module,
     family: Family,
     v: Tensor,
@@ -37,7 +37,7 @@ def draws(
     generator: torch.Generator,
     buffers: Mapping[str, Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """Class probabilities (n, classes) under each of `samples` draws θ ~ v; a point has only one."""
+    """What the network says under each of `samples` draws θ ~ v; a point has only one."""
     buffers = dict(network.named_buffers()) if buffers is None else buffers
     if samples < 1:
         raise ValueError(f"The predictive takes at least one sample, not {samples}.")
@@ -48,8 +48,7 @@ def draws(
         for number in range(min(block, samples - begin)):
             noises.append(noises[-1].mirrored() if number % 2 else family.noise(v, generator))
         thetas = family.place(v, Noise.stack(noises)).theta.view(-1, v.shape[1])
-        for answer in _all_outputs(network, thetas, x, buffers):
-            yield answer.softmax(-1)
+        yield from _all_outputs(network, thetas, x, buffers)
 
 
 @torch.no_grad()
@@ -61,6 +60,20 @@ def _all_outputs(
         chunks = [outputs_of_all(network, thetas, chunk) for chunk in torch.split(x, CHUNK)]
         return torch.cat(chunks, 1)
     return (outputs(network, theta, x, buffers) for theta in thetas)
+
+
+def draws(
+    network: nn.Module,
+    family: Family,
+    v: Tensor,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """Class probabilities (n, classes) under each draw."""
+    for found in draw_outputs(network, family, v, x, samples, generator, buffers):
+        yield found.softmax(-1)
 
 
 def predictive(

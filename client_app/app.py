@@ -13,22 +13,17 @@ from functools import wraps
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from torch import Tensor
 
-from bayes_core.calibration import scale
 from bayes_core.families import is_finite
-from bayes_core.flat import fingerprint, shapes_of
-from bayes_core.histograms import entropy_counts, weight_counts
-from bayes_core.metrics import tally
-from bayes_core.predict import point_probabilities
+from bayes_core.flat import fingerprint
 from bayes_core.streams import seed_of
-from bayes_core.uncertainty import predict
 from client_app import site_log
 from client_app.card import Card
-from client_app.confidence import calibration, temperature, training_uncertainty
+from client_app.confidence import calibration, training_uncertainty
 from client_app.data import DataError
 from client_app.discretion import SiteError, public
-from client_app.method import ClientMethod, Tensors, buffers_in, load
+from client_app.measure import measure
+from client_app.method import buffers_in, load
 from client_app.site import (
     Site,
     agreement_of,
@@ -142,7 +137,7 @@ def _answer(message: Message, settings: Settings, site: Site, store: Store) -> R
 
     reply = RecordDict()
     if said["evaluate"]:
-        reply.update(_measure(method, site, settings, state, received, server_round))
+        reply.update(measure(method, site, state, received, server_round))
     if said["train"]:
         torch.manual_seed(
             seed_of(settings.seed, site.origin, server_round, "network")
@@ -164,38 +159,3 @@ def _answer(message: Message, settings: Settings, site: Site, store: Store) -> R
     if store.notes:
         reply["notes"] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
     return reply
-
-
-def _measure(
-    method: ClientMethod, site: Site, settings: Settings, state: Tensors, received: Tensors, server_round: int
-) -> dict[str, MetricRecord]:
-    """Tallies of every model on this client's test data, from random streams of their own."""
-    x, y = site.data.x_test, site.data.y_test
-    buffers = buffers_in(state)
-    tallies: dict[str, MetricRecord] = {}
-    nonzero: dict[str, float] = {}  # of sparse models
-    temperatures: dict[str, float] = {}  # where they are fitted
-    counts: dict[str, list[int] | list[float]] = {}  # for the report
-    sizes = [shape.numel() for shape in shapes_of(site.network).values()]
-
-    def note(name: str, probabilities: Tensor, mutual_information: Tensor | None = None) -> None:
-        tallies[name] = MetricRecord(dict(tally(probabilities, y, mutual_information)))
-
-    for name, v in method.models(state, received).items():
-        generator = method.stream(server_round, f"evaluate {name}")
-        found = predict(site.network, method.family, v, x, settings.eval_samples, generator, buffers)
-        note(name, found.probabilities, found.mutual_information)
-        counts[f"{name}_entropy"] = entropy_counts(found.probabilities)
-        if name == "pm":  # the server has the weights of its own distribution
-            counts |= weight_counts(method.family, method.family.bound(v), sizes)
-        note(f"{name}_point", point_probabilities(site.network, method.family, v, x, buffers))
-        if (ratio := method.family.nonzero(method.family.bound(v))) is not None:
-            nonzero[name] = ratio
-        if settings.temperature_scaling and site.validation:
-            temperatures[name] = temperature(method, v, site.validation, buffers, server_round)
-            note(f"{name}_scaled", scale(found.probabilities, temperatures[name]))
-    for title, numbers in (("nonzero", nonzero), ("temperature", temperatures)):
-        if numbers:
-            tallies[title] = MetricRecord(dict(numbers))
-    tallies["counts"] = MetricRecord(counts)  # type: ignore[arg-type]  # a dict is invariant in its values
-    return tallies

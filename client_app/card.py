@@ -28,10 +28,11 @@ class Card:
     model: str
     fingerprint: str  # of the network's parameters
     inputs: tuple[int, ...]  # the shape of one example
-    agreement: Agreement  # classes, columns and scale of the inputs
+    agreement: Agreement  # classes, columns and scale of inputs and targets
     image_size: int  # to which images in a folder are scaled; 0 = as they are
     eval_samples: int
     seed: int
+    noise: float | None  # of numbers as targets, in their own units; None: learned
 
     @classmethod
     def of(cls, method: ClientMethod, run: str, site: str, agreement: Agreement) -> "Card":
@@ -50,6 +51,7 @@ class Card:
             image_size=settings.image_size,
             eval_samples=settings.eval_samples,
             seed=settings.seed,
+            noise=settings.noise_level,
         )
 
     @classmethod
@@ -59,7 +61,7 @@ class Card:
         known = {field.name: said[field.name] for field in fields(cls)}
         read = {
             "inputs": tuple(map(int, said["inputs"])),
-            "agreement": Agreement.read(json.dumps(said["agreement"])),
+            "agreement": Agreement.of_dict(said["agreement"]),
         }
         return cls(**known | read)
 
@@ -77,7 +79,9 @@ class Card:
 
     def network(self) -> nn.Module:
         """ValueError where this machine's version of the model is another one."""
-        network = build(self.model, self.inputs, len(self.classes), self.seed)
+        network = build(
+            self.model, self.inputs, len(self.classes), self.seed, self.agreement.scaled_noise(self.noise)
+        )
         if fingerprint(network) != self.fingerprint:
             raise ValueError(
                 f"the model {self.model} here has other parameters than the one that was trained"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayes_core.families import Family
+from bayes_core.likelihoods import likelihood_of
 from bayes_core.streams import stream
 from bayes_core.wire import Wire
 from fedbayes.settings import Settings
@@ -37,6 +38,7 @@ class ClientMethod(ABC):
         self.settings = settings
         self.network = network
         self.x, self.y = x, y  # this client's training data
+        self.likelihood = likelihood_of(y)
         self.site = site
         self.device = device
 

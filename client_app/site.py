@@ -138,16 +138,18 @@ def _site(
     kept, held = hold_out(x, y, settings.validation_fraction, stream(settings.seed, origin, "validation"))
     data = replace(data, x_train=kept[0], y_train=kept[1])
     validation = None if held is None else (held[0].to(device), held[1].to(device))
-    network = _network(
-        settings.model, tuple(data.x_train.shape[1:]), len(data.classes), settings.seed, device
-    )
+    shape, outputs = tuple(data.x_train.shape[1:]), len(data.classes)
+    noise = data.agreement.scaled_noise(settings.noise_level)
+    network = _network(settings.model, shape, outputs, settings.seed, noise, device)
     return Site(name, origin, claim, _moved(data, device), validation, network, device, Path(states), durable)
 
 
 @lru_cache(maxsize=2)
-def _network(model: str, shape: tuple[int, ...], outputs: int, seed: int, device: torch.device) -> nn.Module:
+def _network(
+    model: str, shape: tuple[int, ...], outputs: int, seed: int, noise: float | None, device: torch.device
+) -> nn.Module:
     """All clients of a run start from the same network, and none keeps anything in it."""
-    return build(model, shape, outputs, seed).to(device)
+    return build(model, shape, outputs, seed, noise).to(device)
 
 
 def _moved(data: ClientData, device: torch.device) -> ClientData:

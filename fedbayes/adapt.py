@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from bayes_core.metrics import summarise, tally
+from bayes_core.metrics import summarise
 from bayes_core.streams import seed_of, stream
 from client_app.card import Card, personal_model
 from client_app.confidence import calibration
@@ -50,13 +50,16 @@ def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
     """The site after each round of training on its own data, which are in their own units."""
     settings, agreement = run.settings, run.agreement
     if settings.scale == "site":
-        agreement = scaled_by_itself(agreement, x)
+        agreement = scaled_by_itself(agreement, x, y)
     x = scaled(x, run.inputs, agreement)
+    if not agreement.classes:
+        mean, deviation = agreement.target_scale
+        y = (y - mean) / deviation
     torch.set_num_threads(settings.threads)
     (x, y), validation = hold_out(
         x, y, settings.validation_fraction, stream(settings.seed, site, "validation")
     )
-    method = run.method(x, y, site)
+    method = run.method(x, y, site, agreement)
     state = method.start(run.tensors)
     if personal_model(state) is None:
         raise ModelError(
@@ -96,7 +99,7 @@ def _comparison(adapted: Adapted, x: Tensor, y: Tensor) -> Table:
     """The new model beside the distribution it started from."""
     table = new_table(f"{len(y)} test examples")
     models = (adapted.personal(), adapted.start())
-    figures = [summarise(tally(model.predict(x).probabilities, y)) for model in models]
-    for metric in ("accuracy", "nll", "brier", "ece"):
+    figures = [summarise(model.tally(x, y)) for model in models]
+    for metric in (metric for metric in METRICS if metric in figures[0]):
         table.add_row(METRICS[metric], *(f"{figure[metric]:.4f}" for figure in figures))
     return table

@@ -196,7 +196,8 @@ def check_data(settings: Settings, clients: int) -> None:
         sys.path.append(str(Path.cwd()))  # where Flower's processes will look for them too
     try:
         one = check(settings, clients)
-        build(settings.model, one.x_train.shape[1:], len(one.classes), settings.seed)
+        settings.require_fit(one.classes)
+        build(settings.model, one.x_train.shape[1:], len(one.classes), settings.seed, settings.noise_level)
     except (DataError, OwnError) as error:
         raise CommandError(str(error)) from None
 

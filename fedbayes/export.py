@@ -1,6 +1,8 @@
 """`fedbayes export`: the posterior-mean network for those who have neither fedbayes nor a need for uncertainty.
 
-`network.safetensors` is a plain PyTorch state dict, `network.onnx` the same network with a softmax (x → probabilities).
+`network.safetensors` is a plain PyTorch state dict, `network.onnx` the same network with a softmax (x → probabilities),
+or for a regression x → mean and sd. Where the features of a table were scaled, the ONNX file does so itself, and its
+numbers are in the target's own units; the state dict has the scale (and a regression's noise) in its metadata.
 Of a sparse model also the pruned network, as `pruned.onnx` and packed as `pruned.safetensors`: one bit a weight, and
 the values of those that are on; `read_pruned` gives the state dict back.
 """
@@ -19,9 +21,12 @@ from rich.table import Table
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from bayes_core.agreement import Agreement
 from bayes_core.families import SpikeSlab
 from bayes_core.flat import shapes_of, unflatten
-from bayes_core.metrics import summarise, tally
+from bayes_core.forecast import of_outputs
+from bayes_core.metrics import Tally, summarise, tally, tally_numbers
+from bayes_core.networks import WithNoise
 from bayes_core.predict import outputs
 from bayes_core.pruning import pack, prune, unpack
 from client_app.store import read
@@ -32,23 +37,24 @@ from server_app.rows import NONE
 from server_app.runs import replace_file
 
 FORMAT = "1"
+AS_THEY_ARE = Agreement()
 THRESHOLD = 0.5  # λ above which a weight stays
 
 
 @dataclass(frozen=True)
 class Network:
-    """One exported network: its weights, how many are not 0, its bytes on disk, its accuracy on test examples."""
+    """One exported network: its weights, how many are not 0, its bytes on disk, its accuracy or RMSE on test data."""
 
     name: str
     weights: int
     bytes: int
-    accuracy: float | None
+    score: float | None
 
 
 def export(
     personal: Personal, out: Path, test: tuple[Tensor, Tensor] | None = None, threshold: float = THRESHOLD
 ) -> list[Network]:
-    """Write the network, and the pruned one of a sparse model; `test` are examples as the network takes them."""
+    """Write the network, and the pruned one of a sparse model; `test` are examples in their own units."""
     if find_spec("onnxscript") is None:
         raise CommandError("ONNX takes further packages; install them with `pip install fedbayes[export]`.")
     out.mkdir(parents=True, exist_ok=True)
@@ -64,13 +70,13 @@ def export_files(model: Path, out: Path, test: str | None, threshold: float, con
     personal, tested = Personal.load(model), None
     if test:
         examples = personal.read(test)
-        tested = personal.inputs(examples.x), labels(examples)
+        tested = examples.x, labels(examples)
     table = Table(box=ROUNDED)
-    for title in ("network", "weights that are not 0", "bytes", "accuracy"):
+    for title in ("network", "weights that are not 0", "bytes", _score_name(personal)):
         table.add_column(title, justify="left" if title == "network" else "right")
     for one in export(personal, out, tested, threshold):
-        accuracy = NONE if one.accuracy is None else f"{one.accuracy:.4f}"
-        table.add_row(f"{one.name}.safetensors", f"{one.weights:,}", f"{one.bytes:,}", accuracy)
+        score = NONE if one.score is None else f"{one.score:.4f}"
+        table.add_row(f"{one.name}.safetensors", f"{one.weights:,}", f"{one.bytes:,}", score)
     console.print(table)
     console.print(f"Written to {out}, each as .onnx too.", highlight=False, soft_wrap=True)
 
@@ -78,33 +84,70 @@ def export_files(model: Path, out: Path, test: str | None, threshold: float, con
 def _write(
     name: str, personal: Personal, theta: Tensor, out: Path, test: tuple[Tensor, Tensor] | None
 ) -> Network:
-    shapes, card = shapes_of(personal.network), personal.card
-    weights = {key: tensor.clone() for key, tensor in unflatten(theta, shapes).items()}
-    pruned = name == "pruned"
-    tags = {"format": FORMAT, "classes": json.dumps(card.classes), "model": card.model}
-    tags |= {"shapes": json.dumps(shapes)} if pruned else {}
-    data = save((pack(weights) if pruned else weights) | personal.buffers, tags)
+    card, pruned = personal.card, name == "pruned"
+    network = copy.deepcopy(personal.network).eval()
+    network.load_state_dict(unflatten(theta, shapes_of(network)) | personal.buffers)
+    plain, tags = network, {"format": FORMAT, "classes": json.dumps(card.classes), "model": card.model}
+    tags |= {"agreement": card.agreement.write()}
+    if isinstance(network, WithNoise):
+        plain = network.network
+        tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
+    weights = {key: tensor.detach().clone() for key, tensor in plain.named_parameters()}
+    tags |= {"shapes": json.dumps(shapes_of(plain))} if pruned else {}
+    data = save((pack(weights) if pruned else weights) | dict(plain.named_buffers()), tags)
     replace_file(out / f"{name}.safetensors", data)
-    write_onnx(personal.network, weights | personal.buffers, card.inputs, out / f"{name}.onnx")
-    accuracy = None
+    write_onnx(network, card.inputs, out / f"{name}.onnx", card.agreement)
+    score = None
     if test is not None:
-        logits = outputs(personal.network, theta, test[0], personal.buffers)
-        accuracy = summarise(tally(logits.softmax(-1), test[1]))["accuracy"]
-    return Network(name, int((theta != 0).sum()), len(data), accuracy)
+        found = outputs(personal.network, theta, personal.inputs(test[0]), personal.buffers)
+        score = summarise(_tally(personal, found, test[1]))[_score_name(personal).lower()]
+    return Network(name, int((theta != 0).sum()), len(data), score)
 
 
-def write_onnx(network: nn.Module, state: dict[str, Tensor], inputs: tuple[int, ...], file: Path) -> None:
-    """The network with these weights and a softmax; any number of examples at once."""
-    network = copy.deepcopy(network).eval()
-    network.load_state_dict(state)
+def _score_name(personal: Personal) -> str:
+    return "accuracy" if personal.classes else "RMSE"
+
+
+def _tally(personal: Personal, found: Tensor, y: Tensor) -> Tally:
+    """Of the outputs of one network."""
+    if personal.classes:
+        return tally(found.softmax(-1), y)
+    return tally_numbers(of_outputs(found[None]).unscaled(*personal.card.agreement.target_scale), y)
+
+
+class ForOthers(nn.Module):
+    """A network that takes inputs as measured and gives probabilities, or mean and sd in the target's units."""
+
+    def __init__(self, network: nn.Module, shape: tuple[int, ...], agreement: Agreement) -> None:
+        super().__init__()
+        self.network = network
+        self.target_mean, self.target_deviation = agreement.target_scale
+        wide = (1, -1, *[1] * (len(shape) - 1))
+        self.scales = bool(agreement.mean)
+        self.centre = nn.Buffer(torch.tensor(agreement.mean).view(wide))
+        self.width = nn.Buffer(torch.tensor(agreement.deviation).view(wide))
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        found: Tensor = self.network((x - self.centre) / self.width if self.scales else x)
+        if not isinstance(self.network, WithNoise):
+            return found.softmax(-1)
+        mean, log_noise = found[:, 0], found[:, 1]
+        return mean * self.target_deviation + self.target_mean, log_noise.exp() * self.target_deviation
+
+
+def write_onnx(
+    network: nn.Module, inputs: tuple[int, ...], file: Path, agreement: Agreement = AS_THEY_ARE
+) -> None:
+    """The network for any number of examples at once, which are in their own units."""
+    numbers = isinstance(network, WithNoise)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                nn.Sequential(network, nn.Softmax(-1)).eval(),
+                ForOthers(network, inputs, agreement).eval(),
                 (torch.zeros(2, *inputs),),
                 input_names=["x"],
-                output_names=["probabilities"],
+                output_names=["mean", "sd"] if numbers else ["probabilities"],
                 dynamic_shapes=({0: torch.export.Dim("examples")},),
                 dynamo=True,
                 verbose=False,

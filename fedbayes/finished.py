@@ -1,6 +1,5 @@
 """What a run's folder holds for those who come later: the settings, and the server's distributions."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedbayes.plan import run_config
 from fedbayes.settings import Settings, defaults
 from server_app.runs import load_checkpoint
 
-FIXED = ("method", "family", "model", "lambda-init")  # what the weights mean
+FIXED = ("method", "family", "model", "lambda-init", "noise")  # what the weights mean
 
 
 @dataclass(frozen=True)
@@ -48,17 +47,18 @@ class Finished:
             raise ModelError(f"The run {folder.name} trained every client alone; it has no global model.")
         try:
             uuid, inputs = str(config["uuid"]), tuple(config["model"]["inputs"])
-            agreement = Agreement.read(json.dumps(config["agreement"]))
+            agreement = Agreement.of_dict(config["agreement"])
         except (KeyError, TypeError) as error:
             raise ModelError(
                 f"{folder / 'config.json'} does not say what the run was trained on ({error})."
             ) from None
         return cls(settings, uuid, inputs, agreement, checkpoint[1])
 
-    def method(self, x: Tensor, y: Tensor, site: str) -> ClientMethod:
-        """The client's half of the run's method, with someone's training data."""
-        settings = self.settings
-        network = build(settings.model, self.inputs, len(self.agreement.classes), settings.seed)
+    def method(self, x: Tensor, y: Tensor, site: str, agreement: Agreement | None = None) -> ClientMethod:
+        """The client's half of the run's method, with someone's training data, scaled by their agreement."""
+        settings, agreement = self.settings, agreement or self.agreement
+        noise = agreement.scaled_noise(settings.noise_level)
+        network = build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
         return load(settings.method)(settings, network, x, y, site, torch.device("cpu"))
 
     def read(self, source: str) -> NewExamples:
@@ -67,7 +67,11 @@ class Finished:
 
     def model(self, name: str = "w") -> Personal:
         """One of the server's distributions, to be used as a personal model is."""
-        method = self.method(torch.empty(0, *self.inputs), torch.empty(0, dtype=torch.int64), "")
+        method = self.method(
+            torch.empty(0, *self.inputs),
+            torch.empty(0, dtype=torch.int64 if self.agreement.classes else torch.float32),
+            "",
+        )
         if name not in self.tensors:
             known = ", ".join(sorted(self.tensors))
             raise ModelError(

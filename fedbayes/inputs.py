@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayes_core.agreement import Agreement, standardised
+from bayes_core.agreement import Agreement
 from client_app.data.client_data import moments
 from client_app.data.errors import DataError
 from client_app.data.new import NewExamples, read_new_examples
@@ -29,7 +29,9 @@ def read_examples(source: str, agreement: Agreement, shape: Shape, image_size: i
 
 def labels(examples: NewExamples) -> Tensor:
     if examples.y is None:
-        raise ModelError(f"{examples.source} does not say the class of each example.")
+        raise ModelError(
+            f"{examples.source} does not say what each example is: the array y, or one more column."
+        )
     return examples.y
 
 
@@ -51,15 +53,18 @@ def scaled(x: Tensor, shape: Shape, agreement: Agreement) -> Tensor:
         return x.float().div_(agreement.brightest / 2).sub_(1).contiguous()
     if not bool(x.isfinite().all()):
         raise ModelError("The examples have values that are not finite (NaN or infinite).")
-    return standardised(x, agreement.mean, agreement.deviation) if agreement.mean else x.float().contiguous()
+    return agreement.scaled(x).float().contiguous()
 
 
-def scaled_by_itself(agreement: Agreement, x: Tensor) -> Agreement:
-    """The agreement of a new site whose inputs are scaled by its own training data (`scale = site`)."""
-    if _is_bytes(x):
-        return agreement
-    own = moments(x)
-    return replace(agreement, mean=own.mean, deviation=own.deviation)
+def scaled_by_itself(agreement: Agreement, x: Tensor, y: Tensor) -> Agreement:
+    """The agreement of a new site that scales by its own training data (`scale = site`)."""
+    if not _is_bytes(x):
+        own = moments(x)
+        agreement = replace(agreement, mean=own.mean, deviation=own.deviation)
+    if not agreement.classes:
+        own = moments(y[:, None])
+        agreement = replace(agreement, target_mean=own.mean[0], target_deviation=own.deviation[0])
+    return agreement
 
 
 def _is_bytes(x: Tensor) -> bool:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedbayes.errors import CommandError
 from fedbayes.run_folder import is_held, owner, saved_rounds
-from server_app.rows import NONE, last
+from server_app.rows import NONE, headline, last
 
 COLOURS = {
     "running": "cyan", "starting": "cyan", "finished": "green", "failed": "red", "stopped": "yellow",
@@ -63,8 +63,8 @@ def _read(folder: Path) -> Iterator[Listed]:
             method=str(settings["method"]),
             dataset=str(settings["dataset"]),
             rounds=f"{saved_rounds(folder)}/{settings['rounds']}",
-            personal=last(rows, "pm_accuracy"),
-            global_=last(rows, "gm_accuracy"),
+            personal=last(rows, f"pm_{headline(rows)}"),
+            global_=last(rows, f"gm_{headline(rows)}"),
             created=timegm(time.strptime(config["created"], "%Y-%m-%dT%H:%M:%SZ")),
         )
     except (RunError, CommandError, OSError, ValueError, KeyError, TypeError, AttributeError):

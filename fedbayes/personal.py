@@ -15,6 +15,8 @@ from torch import Tensor
 
 from bayes_core.calibration import scale
 from bayes_core.flat import shapes_of, unflatten
+from bayes_core.forecast import Forecast, forecast
+from bayes_core.metrics import Tally, tally, tally_numbers
 from bayes_core.predict import point_probabilities
 from bayes_core.streams import stream
 from bayes_core.uncertainty import Prediction, predict
@@ -87,12 +89,14 @@ class Personal:
         return self.card.classes
 
     def predict(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Prediction:
-        """For examples (n, …) of the network's input shape; the same seed gives the same numbers.
+        """Class probabilities, for examples (n, …) of the network's input shape; the same seed gives the same numbers.
 
         They are in their own units and scaled here as for training; images of numbers other than bytes are as the
         network takes them. Probabilities are temperature-scaled where the run fitted a temperature; the uncertainty is
         that of the predictive before it.
         """
+        if not self.classes:
+            raise ModelError("This model predicts numbers, not classes; ask it with `forecast`.")
         generator = stream(seed, "predict")
         found = predict(
             self.network, self.family, self.v, self.inputs(x), samples or self.card.eval_samples, generator,
@@ -101,6 +105,19 @@ class Personal:
         if self.temperature == 1:
             return found
         return replace(found, probabilities=scale(found.probabilities, self.temperature))
+
+    def forecast(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Forecast:
+        """Of a regression: numbers in the target's own units, with their spread, for examples as in `predict`."""
+        if self.classes:
+            raise ModelError("This model predicts classes, not numbers; ask it with `predict`.")
+        samples = samples or self.card.eval_samples
+        inputs, generator = self.inputs(x), stream(seed, "predict")
+        found = forecast(self.network, self.family, self.v, inputs, samples, generator, self.buffers)
+        return found.unscaled(*self.card.agreement.target_scale)
+
+    def tally(self, x: ArrayLike | Tensor, y: Tensor) -> Tally:
+        """The sums behind the metrics (bayes_core/metrics.py) on examples with known targets."""
+        return tally(self.predict(x).probabilities, y) if self.classes else tally_numbers(self.forecast(x), y)
 
     def point_probabilities(self, x: ArrayLike | Tensor) -> Tensor:
         """Class probabilities of the posterior-mean network, which is what `fedbayes export` writes."""

@@ -88,8 +88,12 @@ class RunProgress:
             )
 
     def _evaluated(self, event: dict[str, Any]) -> None:
-        scores = (("PM", event.get("pm_accuracy")), ("GM", event.get("gm_accuracy")))
-        self._scores = "  ".join(f"{name} {value:.3f}" for name, value in scores if value is not None)
+        self._scores = "  ".join(
+            f"{model.upper()} {unit}{event[f'{model}_{metric}']:{form}}"
+            for metric, unit, form in (("accuracy", "", ".3f"), ("rmse", "RMSE ", ".4g"))
+            for model in ("pm", "gm")
+            if event.get(f"{model}_{metric}") is not None
+        )
         if self._bar is not None:
             self._update(None)
         elif int(event["round"]) > self._measured:

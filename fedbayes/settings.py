@@ -8,7 +8,7 @@ import difflib
 import re
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,7 +31,7 @@ FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # package.
 DATASET_NAME = re.compile(
     r"[a-z0-9]+"
 )  # of a data set that the product knows; anything else is a path or function
-MODEL = re.compile(rf"dnn|vgg|{FUNCTION.pattern}")
+MODEL = re.compile(rf"dnn|mlp|vgg|{FUNCTION.pattern}")
 
 
 class SettingsError(ValueError):
@@ -50,6 +50,12 @@ def _matches(pattern: re.Pattern[str]) -> AfterValidator:
 def _run_name(value: str) -> str:
     if len(value) > 100 or (value and (not NAME.fullmatch(value) or value in RESERVED_RUN_NAMES)):
         raise ValueError("name")
+    return value
+
+
+def _noise(value: str | float) -> str | float:
+    if value != "learned" and not 0 < float(value) < float("inf"):
+        raise ValueError("noise")
     return value
 
 
@@ -135,12 +141,15 @@ class Settings(BaseModel):
     task: Annotated[
         Literal["auto", "classification", "regression"], _takes("auto, classification or regression")
     ]
+    noise: Annotated[
+        Literal["learned"] | float, _takes("learned, or a number above 0"), AfterValidator(_noise)
+    ]
     classes: Annotated[str, _takes("names of classes with commas between, or nothing")]
     target: Annotated[str, _takes("the name of a column, or nothing for the last one")]
     test_fraction: Annotated[float, _takes("a number above 0 and below 1", gt=0, lt=1)]
     image_size: Annotated[int, _takes("a whole number from 0 to 4096", ge=0, le=4096)]
     scale: Annotated[Literal["pooled", "site", "none"], _takes("pooled, site or none")]
-    model: Annotated[str, _takes("dnn, vgg or package.module:function"), _matches(MODEL)]
+    model: Annotated[str, _takes("dnn, mlp, vgg or package.module:function"), _matches(MODEL)]
 
     seed: Natural
     threads: Count
@@ -175,6 +184,24 @@ class Settings(BaseModel):
     def class_names(self) -> tuple[str, ...]:
         """The classes that the run declares."""
         return tuple(name.strip() for name in self.classes.split(",") if name.strip())
+
+    @property
+    def noise_level(self) -> float | None:
+        """The noise of a regression's targets in their own units; None: it is learned."""
+        return None if self.noise == "learned" else float(self.noise)
+
+    def require_fit(self, classes: Sequence[str]) -> None:
+        """SettingsError where the run's targets are numbers and a setting is about classes."""
+        if classes:
+            return
+        for key, used in (
+            ("temperature-scaling", self.temperature_scaling),
+            ("aggregation-confidence", self.aggregation_confidence != "off"),
+        ):
+            if used:
+                raise SettingsError(
+                    f"{key} is about the probabilities of classes, but the targets are numbers; leave it out."
+                )
 
     @property
     def own_functions(self) -> list[str]:

@@ -33,7 +33,7 @@ def seeds_table(name: str, runs: Mapping[int, Sequence[Row]]) -> Table:
         if cells != [NONE, NONE]:
             table.add_row(title, *cells)
 
-    for metric in ("accuracy", "nll", "ece"):
+    for metric in ("accuracy", "rmse", "nll", "coverage", "ece"):
         title = f"{METRICS[metric]}, last round"
         add(title, [[last(rows, f"{model}_{metric}") for rows in runs.values()] for model in MODELS])
         if metric == "accuracy":

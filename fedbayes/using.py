@@ -58,7 +58,7 @@ def predict(
     samples: Annotated[int | None, typer.Option(metavar="N", help="Draws of the weights.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
 ) -> None:
-    """Class, probability and uncertainty of new examples, as CSV."""
+    """Class, probability and uncertainty of new examples, or number, sd and 90 % interval, as CSV."""
     from fedbayes.personal import find_personal
     from fedbayes.predict import predict_file
 

@@ -45,6 +45,7 @@ def run(grid: Grid, settings: Settings) -> None:
     roster = Roster(grid, settings, emit, stored_agreement(settings))
     roster.gather()
     assert roster.agreement is not None  # of the sites that were gathered
+    settings.require_fit(roster.agreement.classes)
     one = next(iter(roster.sites.values()))
     facts: dict[str, Any] = {
         "clients": max(one.partitions, len(roster.sites)),
@@ -115,7 +116,9 @@ def _train(
 def _network(settings: Settings, one: Site) -> nn.Module:
     """The network whose weights all sites start from; the same as theirs."""
     try:
-        network = build(settings.model, one.input_shape, len(one.classes), settings.seed)
+        network = build(
+            settings.model, one.input_shape, len(one.classes), settings.seed, settings.noise_level
+        )
     except OwnError as error:
         raise RunError(f"At the coordinator {error}") from None
     if (here := fingerprint(network)) != one.fingerprint:

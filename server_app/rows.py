@@ -12,7 +12,7 @@ METRICS = {
     "accuracy": "accuracy",
     "point_accuracy": "accuracy of the mean network",
     "rmse": "RMSE",
-    "coverage": "coverage",
+    "coverage": "targets within 90 % intervals",
     "nll": "NLL",
     "brier": "Brier score",
     "ece": "calibration error (ECE)",
@@ -37,6 +37,15 @@ def evaluated(rows: Sequence[Row]) -> list[Row]:
     """The rows with a measurement of either model."""
     columns = [f"{model}_{metric}" for model in MODELS for metric in METRICS]
     return [row for row in rows if any(number(row, column) is not None for column in columns)]
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """The metric that says how good a model is: accuracy, or RMSE for regression."""
+
+    def has(metric: str) -> bool:
+        return any(number(row, f"{model}_{metric}") is not None for row in rows for model in MODELS)
+
+    return "rmse" if has("rmse") and not has("accuracy") else "accuracy"
 
 
 def last(rows: Sequence[Row], column: str) -> float | None:

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from bayes_core.families import is_finite
+from bayes_core.metrics import tally_lengths
 from fedbayes.settings import Settings
 from strategies.confidence import HeldBack, check_uncertainty
 from strategies.evidence import evidence
@@ -94,9 +95,10 @@ class PersonalStrategy(ServerMethod, Strategy):
     def _measure(self, row: Row) -> None:
         """The measures in the latest replies describe the models before that exchange: `row`."""
         replies, number = self.exchange.replies, row.columns["round"]
-        pooled, each = measure(replies, self._examples())
+        pooled, each = measure(replies, self._examples(), self._lengths())
         row.add_measures(pooled, each)
-        row.evidence = evidence(replies, self.roster.sites, next(iter(self.tensors.values())).shape[1])
+        parameters = next(iter(self.tensors.values())).shape[1]
+        row.evidence = evidence(replies, self.roster.sites, parameters, self._lengths())
         for site in sorted(set(self.roster.sites) - set(each)):
             reason = replies.failures.get(site, "it cannot be reached")
             self.tell(
@@ -161,10 +163,13 @@ class PersonalStrategy(ServerMethod, Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The metrics pooled over all clients' test examples."""
         self._receive(replies)
-        return MetricRecord(measure(self.exchange.replies, self._examples())[0]) or None
+        return MetricRecord(measure(self.exchange.replies, self._examples(), self._lengths())[0]) or None
 
     def _examples(self) -> dict[str, int]:
         return {name: site.n_test for name, site in self.roster.sites.items()}
+
+    def _lengths(self) -> dict[str, int]:
+        return tally_lengths(next(iter(self.roster.sites.values())).classes)
 
     def summary(self) -> None:
         """The start event tells it."""

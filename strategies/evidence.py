@@ -8,7 +8,7 @@ import torch
 from flwr.app import MetricRecord
 
 from bayes_core.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS
-from bayes_core.metrics import add
+from bayes_core.metrics import TALLY_LENGTHS, add
 from strategies.exchange import Replies
 from strategies.measures import MODELS
 from strategies.replies import read_tally
@@ -17,7 +17,12 @@ from strategies.roster import Site
 Counts = list[float]
 
 
-def evidence(replies: Replies, sites: Mapping[str, Site], parameters: int) -> dict[str, Any]:
+def evidence(
+    replies: Replies,
+    sites: Mapping[str, Site],
+    parameters: int,
+    lengths: Mapping[str, int] = TALLY_LENGTHS,
+) -> dict[str, Any]:
     """JSON: `pm`, `gm` (tallies of all clients together), `sites` (each one's counts), `weights` (all personal).
 
     To be called after `measure`, which has moved the sites with unusable tallies to the failures. Counts that
@@ -29,7 +34,7 @@ def evidence(replies: Replies, sites: Mapping[str, Site], parameters: int) -> di
     for name, content in replies.content.items():
         site, record = sites[name], content.get("counts")
         for model in MODELS:
-            if (tally := read_tally(content, model, site.n_test)) is not None:
+            if (tally := read_tally(content, model, site.n_test, lengths)) is not None:
                 tallies[model].append(tally)
         counts = dict(record) if isinstance(record, MetricRecord) else {}
         told[name] = _of_site(site, counts)

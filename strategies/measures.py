@@ -10,21 +10,23 @@ from typing import Any
 
 from flwr.app import MetricRecord
 
-from bayes_core.metrics import add, summarise
+from bayes_core.metrics import TALLY_LENGTHS, add, summarise
 from strategies.exchange import Replies
 from strategies.replies import BadReply, read_tally
 
 Columns = dict[str, Any]  # of rounds.csv or clients.csv
 MODELS = ("pm", "gm")
-KINDS = {  # of a model's tally: the metrics that become columns
-    "": ("accuracy", "nll", "brier", "ece", "entropy", "mutual_information"),
+KINDS = {  # of a model's tally: the metrics that become columns, where it has them
+    "": ("accuracy", "nll", "brier", "ece", "entropy", "mutual_information", "rmse", "coverage"),
     "_point": ("accuracy",),
     "_scaled": ("nll", "brier", "ece"),
 }
 AVERAGED = {"nonzero": (0.0, 1.0), "temperature": (0.0, 1e3)}  # single numbers of a model, within bounds
 
 
-def measure(replies: Replies, examples: Mapping[str, int]) -> tuple[Columns, dict[str, Columns]]:
+def measure(
+    replies: Replies, examples: Mapping[str, int], lengths: Mapping[str, int] = TALLY_LENGTHS
+) -> tuple[Columns, dict[str, Columns]]:
     """The metrics pooled over all clients' test examples, and each client's own; `examples` as named in hello.
 
     A client whose tallies are unusable is moved to the failures.
@@ -36,7 +38,7 @@ def measure(replies: Replies, examples: Mapping[str, int]) -> tuple[Columns, dic
             found = {
                 name: tally
                 for name in names
-                if (tally := read_tally(content, name, examples[site])) is not None
+                if (tally := read_tally(content, name, examples[site], lengths)) is not None
             }
         except BadReply as error:
             replies.failures.setdefault(site, str(error))
@@ -75,7 +77,11 @@ def _columns(tallies: Sequence[Mapping[str, dict[str, list[float]]]], examples: 
                 continue
             total = add(found)
             summary = summarise(total)
-            columns |= {f"{model}{kind}_{metric}": round(summary[metric], 6) for metric in metrics}
+            columns |= {
+                f"{model}{kind}_{metric}": round(summary[metric], 6)
+                for metric in metrics
+                if metric in summary
+            }
             if examples:
                 columns["n_test"] = int(total["n"][0])
     return columns

@@ -1,10 +1,11 @@
 """Reading replies: everything that can be wrong with one gets a name, and nothing unchecked is aggregated."""
 
-import torch
+from collections.abc import Mapping
+
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from bayes_core.metrics import TALLY_LENGTHS
+from bayes_core.metrics import TALLY_LENGTHS, is_possible
 from bayes_core.wire import Wire
 
 REASON_LENGTH = 200
@@ -42,10 +43,13 @@ def read_upload(content: RecordDict, wire: Wire, base: Tensor) -> Tensor:
     return upload
 
 
-def read_tally(content: RecordDict, name: str, examples: int) -> dict[str, list[float]] | None:
+def read_tally(
+    content: RecordDict, name: str, examples: int, lengths: Mapping[str, int] = TALLY_LENGTHS
+) -> dict[str, list[float]] | None:
     """The named tally of a reply (None where there is none), or BadReply.
 
-    `examples` is the size of the test set that the site named in hello: no site can outweigh the others.
+    `examples` is the size of the test set that the site named in hello: no site can outweigh the others. `lengths`
+    says what the run's tallies hold.
     """
     record = content.get(name)
     if record is None:
@@ -54,11 +58,10 @@ def read_tally(content: RecordDict, name: str, examples: int) -> dict[str, list[
         if not isinstance(record, MetricRecord):
             raise TypeError
         tally = {key: [float(number) for number in record[key]] for key in record}  # type: ignore[union-attr]
-        if {key: len(numbers) for key, numbers in tally.items()} != TALLY_LENGTHS:
+        if {key: len(numbers) for key, numbers in tally.items()} != lengths:
             raise ValueError
     except (KeyError, TypeError, ValueError, OverflowError):
         raise BadReply(f"an unreadable tally {name}") from None
-    counts_fit = tally["n"][0] == examples and 0 <= tally["correct"][0] <= examples
-    if not counts_fit or not all(torch.tensor(numbers).isfinite().all() for numbers in tally.values()):
+    if not is_possible(tally, examples):
         raise BadReply(f"a tally {name} with impossible numbers")
     return tally

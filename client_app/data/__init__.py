@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from bayes_core.agreement import Agreement, Disagreement
-from client_app.data import layouts
+from client_app.data import functions, layouts
 from client_app.data.client_data import ClientData
 from client_app.data.errors import DataError
 from client_app.data.layouts import NotEnough, Share
@@ -78,7 +78,7 @@ def simulated_sites(dataset: str) -> list[str]:
 
 def _sites(split: Split, partitions: int) -> list[tuple[str, str]]:
     """Name and source of every site where each has its own; none where they share a pool."""
-    if FUNCTION.fullmatch(split.dataset):
+    if FUNCTION.fullmatch(split.dataset) or split.dataset == functions.NAME:
         return [(str(number), split.dataset) for number in range(partitions)]
     if not Path(split.dataset).is_dir():
         return []
@@ -174,6 +174,7 @@ def _cut(pool: Pool, share: Share) -> ClientData:
         y_test,
         pool.classes,
         share.group,
+        features=pool.features,
         brightest=pool.brightest,
         measured=measured,
     )

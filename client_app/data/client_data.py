@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayes_core.agreement import Agreement, Claim, Moments, standardised
+from bayes_core.agreement import Agreement, Claim, Moments
 from client_app.data.errors import DataError
 
 
@@ -45,12 +45,11 @@ class ClientData:
         if scale == "site":
             agreement = replace(Agreement.of({"": data.claim("pooled")}), classes=agreement.classes)
         changes: dict[str, Any] = {"agreement": agreement}
-        if agreement.mean and self.measured:
-            for part in ("x_train", "x_test"):
-                changes[part] = standardised(getattr(data, part), agreement.mean, agreement.deviation)
-        if agreement.target_mean is not None and agreement.target_deviation is not None:
-            for part in ("y_train", "y_test"):
-                changes[part] = (getattr(data, part) - agreement.target_mean) / agreement.target_deviation
+        if self.measured:
+            changes |= {part: agreement.scaled(getattr(data, part)) for part in ("x_train", "x_test")}
+        if not self.classes:
+            mean, deviation = agreement.target_scale
+            changes |= {part: (getattr(data, part) - mean) / deviation for part in ("y_train", "y_test")}
         return replace(data, **changes)
 
     def _ordered(self, agreement: Agreement) -> "ClientData":

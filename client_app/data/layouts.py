@@ -17,11 +17,14 @@ from bayes_core.streams import seed_of
 
 Counts = tuple[int, int]  # images for training and for test
 
-# Per client and per class it holds. For the digits an analogue that fits 10 clients, in two groups as well.
+# Per client and per class it holds; per client where there are no classes. For the digits an analogue that fits
+# 10 clients, in two groups as well.
 _TEN_CLIENTS = {"small": (50, 950), "medium": (200, 800), "large": (900, 300)}
 _TWENTY_CLIENTS = {"small": (25, 475), "medium": (100, 400), "large": (450, 150)}
 SIZES: dict[str, dict[str, Counts]] = {
     "digits": {"small": (5, 25), "medium": (10, 20), "large": (24, 10)},
+    "diabetes": {"small": (10, 34), "medium": (22, 22), "large": (34, 10)},  # of 442 people in all
+    "functions": {"small": (50, 500), "medium": (200, 500), "large": (900, 500)},
     "mnist": _TEN_CLIENTS,
     "fmnist": _TEN_CLIENTS,
     "cifar10": _TWENTY_CLIENTS,

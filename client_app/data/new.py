@@ -24,7 +24,7 @@ class NewExamples:
 
     source: str
     x: Tensor  # uint8 images (n, channels, height, width), or float32 images or vectors
-    y: Tensor | None  # places in the model's list of classes
+    y: Tensor | None  # places in the model's list of classes, or numbers
     names: list[str]  # what the user calls each example
 
 
@@ -48,7 +48,8 @@ def read_new_examples(
         return NewExamples(source, inputs, None, names)
     if len(y) != len(inputs):
         raise DataError(f"{source} has {len(inputs)} examples in x but {len(y)} in y.")
-    labels, _ = read_targets(y, source, agreement.classes, "classification")
+    task = "classification" if agreement.classes else "regression"
+    labels, _ = read_targets(y, source, agreement.classes, task)
     return NewExamples(source, inputs, torch.from_numpy(labels), names)
 
 

@@ -18,6 +18,7 @@ class Pool:
     brightest: int  # of uint8 images
     labels: tuple[np.ndarray, ...]  # one array for each data set: int64 classes, or float32 targets
     classes: tuple[str, ...]  # empty where the targets are numbers
+    features: tuple[str, ...] = ()  # the names of the columns of vectors, where they have names
 
     def scaled(self, indices: np.ndarray) -> Tensor:
         """These inputs as float32: of images 0 → −1 and the brightest value → 1, both exactly."""

@@ -4,6 +4,7 @@
     .csv              a table with a target column
     a folder          images, one folder a class; or `train` and `test`, each such a folder; or train.csv and test.csv
     package.module:f  a Python function
+    functions         a client of the synthetic family in functions.py
 
 Where a source has no test set, `test-fraction` of it is drawn by the run's seed and the site's name.
 """
@@ -15,11 +16,12 @@ import numpy as np
 import torch
 
 from bayes_core.streams import seed_of
-from client_app.data import own_function
+from client_app.data import functions, own_function
 from client_app.data.client_data import ClientData
 from client_app.data.errors import DataError
 from client_app.data.examples import BRIGHTEST, Examples, read_arrays
 from client_app.data.images import read_images, visible
+from client_app.data.layouts import counts_of
 from client_app.data.npz import read_npz
 from client_app.data.pool import Pool
 from client_app.data.split import Split
@@ -33,7 +35,10 @@ def load_site(
     source: str, split: Split, site: str, number: int | None = None, clients: int | None = None
 ) -> ClientData:
     """What this site holds, before the sites have agreed on classes and scale."""
-    if FUNCTION.fullmatch(source):
+    if source == functions.NAME:
+        arrays = functions.observe(number or 0, counts_of(source, split.size, 0), split.seed)
+        examples = read_arrays(arrays, source, (), "regression")
+    elif FUNCTION.fullmatch(source):
         offered = {"site": site, "number": number, "clients": clients, "path": split.data_dir}
         arrays = own_function.call(source, offered | {"seed": split.seed})
         examples = read_arrays(arrays, f"{source} at site {site}", split.class_names, split.task)

@@ -24,7 +24,7 @@ from client_app.data.pool import Pool
 from client_app.data.torchvision_import import torchvision_datasets
 
 TORCHVISION = {"mnist": "MNIST", "fmnist": "FashionMNIST"}  # our name → torchvision's class and folder
-NAMES = ("digits", *TORCHVISION, "cifar10", "svhn")
+NAMES = ("digits", "diabetes", *TORCHVISION, "cifar10", "svhn")
 MIXED = {name: pair for pair in (("mnist", "fmnist"), ("cifar10", "svhn")) for name in pair}
 FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 # What torchvision's IDX reader and gzip raise for a file that is cut off or is something else.
@@ -34,7 +34,7 @@ DAMAGE = (AssertionError, EOFError, KeyError, OSError, RuntimeError, TypeError, 
 def require_known(dataset: str) -> None:
     if dataset not in NAMES and not dataset.endswith(".npz"):
         raise DataError(
-            f'There is no data set "{dataset}"; dataset takes {", ".join(NAMES)}, the path of an '
+            f'There is no data set "{dataset}"; dataset takes {", ".join(NAMES)}, functions, the path of an '
             ".npz file or of a folder of sites, or package.module:function."
         )
 
@@ -75,6 +75,8 @@ def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...], task: str)
     match dataset:
         case "digits":
             return _read_digits()
+        case "diabetes":
+            return _read_diabetes()
         case "cifar10":
             return read_cifar10(data_dir)
         case "svhn":
@@ -92,6 +94,15 @@ def _read_digits() -> Pool:
     digits = load_digits()
     images = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(1)
     return Pool(images, 16, (digits.target.astype(np.int64),), DIGITS)
+
+
+def _read_diabetes() -> Pool:
+    """442 people, ten measurements of each in their own units, and the progress of the disease a year later."""
+    from sklearn.datasets import load_diabetes
+
+    people = load_diabetes(scaled=False)
+    inputs = torch.from_numpy(people.data.astype(np.float32))
+    return Pool(inputs, BRIGHTEST, (people.target.astype(np.float32),), (), tuple(people.feature_names))
 
 
 def _read_idx(dataset: str, data_dir: Path) -> Pool:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from bayes_core import Recipe
 from bayes_core.flat import buffers_of
-from bayes_core.likelihoods import categorical
 from bayes_core.predict import outputs
 from client_app.method import Tensors, Trained
 from client_app.methods.pfedbayes import PFedBayes
@@ -55,7 +54,7 @@ class CFedBayes(PFedBayes):
 
         def nll(v: Tensor) -> float:
             theta = self.family.centre(self.family.free(v))
-            return float(categorical(outputs(self.network, theta, self.x, buffers), self.y))
+            return float(self.likelihood(outputs(self.network, theta, self.x, buffers), self.y))
 
         losses = [nll(received[f"u{k}"]) for k in range(len(received))]
         return int(torch.tensor(losses).argmin())

@@ -37,6 +37,7 @@ class FedAvg(ClientMethod):
             adam_beta2=self.settings.adam_beta2,
             generator=self.stream(server_round, "train"),
             proximal=self.proximal,
+            likelihood=self.likelihood,
         )
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:

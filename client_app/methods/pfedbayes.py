@@ -44,6 +44,7 @@ class PFedBayes(ClientMethod):
             self.y,
             self.recipe(server_round),
             self.stream(server_round, "train"),
+            self.likelihood,
             gates=self.stream(server_round, "gates"),
         )
         return Trained(to_tensors(updated.personal), updated.w, {"loss": updated.loss})

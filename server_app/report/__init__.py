@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from bayes_core.forecast import LEVEL
 from fedbayes.settings import defaults
 from server_app.report import certainty, clients, clusters, progress, weights
 from server_app.report.figure import NAMES, Table, headline, shown
@@ -43,7 +44,12 @@ def render(run: Run) -> str:
         section("Result", [progress.convergence(run), clients.clients(run)], first=_result(run)),
         section(
             "Calibration and uncertainty",
-            [certainty.reliability(run), certainty.uncertainty(run), certainty.histograms(run)],
+            [
+                certainty.reliability(run),
+                certainty.intervals(run),
+                certainty.uncertainty(run),
+                certainty.histograms(run),
+            ],
         ),
         section("Clusters", [clusters.heat_map(run), clusters.eigenvalues(run), clusters.memberships(run)]),
         section(
@@ -82,6 +88,11 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         (model, shown("accuracy", value), f"{NAMES[model]} calibration error")
         for model in MODELS
         if (value := last(run.rows, f"{model}_ece")) is not None
+    ]
+    errors += [
+        (model, shown("coverage", value), f"{NAMES[model]}, within {LEVEL:.0%} intervals")
+        for model in MODELS
+        if (value := last(run.rows, f"{model}_coverage")) is not None
     ]
     failed = int(progress.total(run, "clients_failed"))
     return [

@@ -42,6 +42,49 @@ def reliability(run: Run) -> Figure | None:
     return Figure("reliability", title, picture, caption, legend, Table(_RELIABILITY, rows))
 
 
+def intervals(run: Run) -> Figure | None:
+    """Of a regression: how many targets lie within the central intervals of every level, and how many should."""
+    told = [one for one in run.evaluations if one.pm_ranks or one.gm_ranks]
+    if not told:
+        return None
+    final, marks = told[-1], (0, 0.25, 0.5, 0.75, 1)
+    plot = Plot(
+        Scale(0, 1, "probability of the interval", percent, ticks=marks),
+        Scale(0, 1, "targets within", percent, ticks=marks),
+        300,
+    )
+    plot.line([(0, 0), (1, 1)], "ideal")
+    rows, ends = [], {}
+    for model in MODELS:
+        ranks: Numbers | None = getattr(final, f"{model}_ranks")
+        if not ranks:
+            continue
+        points = within(ranks)
+        plot.line([(0, 0), *points, (1, 1)], model)
+        for level, share in points:
+            plot.dot(
+                (level, share), model, 3, f"{NAMES[model]}: {percent(share)} in the {percent(level)} interval"
+            )
+            rows.append([NAMES[model], percent(level), percent(share)])
+        ends[model] = f"{percent(points[-1][1])} in the {percent(points[-1][0])} interval"
+    title = "Calibration of intervals"
+    words = "; ".join(f"{NAMES[model]} model: {end}" for model, end in ends.items())
+    caption = (
+        f"After round {final.round}, all clients' test examples together. On the dashed line as many targets lie in "
+        "an interval as it promises; below it, intervals are too narrow."
+    )
+    legend = [(f"line {model}", f"{NAMES[model]}: {end}") for model, end in ends.items()]
+    table = Table(("model", "interval", "targets within"), rows)
+    return Figure("intervals", title, plot.svg(title, f"{title}: {words}."), caption, legend, table)
+
+
+def within(ranks: Numbers) -> list[tuple[float, float]]:
+    """Level, and the share of targets within, of the central intervals that the bins can tell of."""
+    bins, n = len(ranks), sum(ranks) or 1.0
+    cuts = range(bins // 2 - 1, 0, -1)
+    return [((bins - 2 * cut) / bins, sum(ranks[cut : bins - cut]) / n) for cut in cuts]
+
+
 _RELIABILITY = ("model", "confidence", "accuracy", "examples")
 
 

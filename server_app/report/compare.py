@@ -8,12 +8,12 @@ from html import escape
 from pathlib import Path
 
 from server_app.report import compared
-from server_app.report.figure import Table
+from server_app.report.figure import Table, headline
 from server_app.report.files import read_run
 from server_app.report.groups import Group, columns, group, remarks
 from server_app.report.page import details, page, section, table
 from server_app.report.words import rounds_done
-from server_app.rows import NONE, last
+from server_app.rows import METRICS, NONE, last
 from server_app.runs import replace_file
 
 
@@ -72,7 +72,7 @@ def render(groups: Sequence[Group], title: str) -> str:
             str(run.settings.get("seed")),
             f"{rounds_done(run)}",
             str(run.config.get("state")),
-            *(_score(last(run.rows, f"{model}_accuracy")) for model in ("pm", "gm")),
+            *(_score(last(run.rows, f"{model}_{headline(run)}")) for model in ("pm", "gm")),
         ]
         for one in groups
         for run in one.runs
@@ -119,7 +119,9 @@ def _about(groups: Sequence[Group]) -> str:
 def _best(groups: Sequence[Group]) -> list[str]:
     """Which group is ahead, and whether by more than its spread."""
     said = []
-    for column, name in (("pm_accuracy", "personal"), ("gm_accuracy", "global")):
+    metric = headline(groups[0].runs[0])
+    best, sign = ("highest", -1) if metric == "accuracy" else ("lowest", 1)
+    for column, name in ((f"pm_{metric}", "personal"), (f"gm_{metric}", "global")):
         scores = [
             (statistics.fmean(present), one)
             for one in groups
@@ -127,10 +129,10 @@ def _best(groups: Sequence[Group]) -> list[str]:
             and len(present) == len(one.runs)
         ]
         if len(scores) > 1:
-            scores.sort(key=lambda pair: -pair[0])
+            scores.sort(key=lambda pair: sign * pair[0])
             (_, first), (_, second) = scores[:2]
             said.append(
-                f"The highest {name} accuracy: {first.title} with {first.shown(column)}, before "
+                f"The {best} {name} {METRICS[metric]}: {first.title} with {first.shown(column)}, before "
                 f"{second.title} with {second.shown(column)}."
             )
     return said

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from server_app import rows
 from server_app.report.files import Run
-from server_app.rows import MODELS, number
 
 NAMES = {"pm": "personal", "gm": "global"}
 CLUSTER_COLOURS = 8
@@ -32,13 +32,8 @@ class Figure:
 
 
 def headline(run: Run) -> str:
-    """The metric that says how good a model is: accuracy, or RMSE for regression."""
-    rows = (*run.rows, *run.clients)
-
-    def has(metric: str) -> bool:
-        return any(number(row, f"{model}_{metric}") is not None for row in rows for model in MODELS)
-
-    return "rmse" if has("rmse") and not has("accuracy") else "accuracy"
+    """The metric that says how good a model is."""
+    return rows.headline((*run.rows, *run.clients))
 
 
 def shown(metric: str, value: float | None) -> str:

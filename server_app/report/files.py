@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, ValidationE
 
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS, weight_counts
+from bayes_core.metrics import RANKS
 from server_app.evaluations import FILE, read_evaluations
 from server_app.rows import Row
 from server_app.runs import RunError, load_checkpoint, read_config, read_rows
@@ -19,6 +20,7 @@ from server_app.runs import RunError, load_checkpoint, read_config, read_rows
 Numbers = list[FiniteFloat]
 Entropies = Annotated[Numbers, Field(min_length=ENTROPY_BINS, max_length=ENTROPY_BINS)]
 Sigmas = Annotated[Numbers, Field(min_length=SIGMA_BINS, max_length=SIGMA_BINS)]
+Ranks = Annotated[Numbers, Field(min_length=RANKS, max_length=RANKS)]
 Lambdas = Annotated[Numbers, Field(min_length=LAMBDA_BINS, max_length=LAMBDA_BINS)]
 DISTRIBUTION = re.compile(r"w|u\d+")  # in a checkpoint: the server's, or a cluster's
 T = TypeVar("T")
@@ -87,8 +89,21 @@ class Evaluation(BaseModel):
     round: int
     pm: Annotated[Tally | None, BeforeValidator(_binned)] = None
     gm: Annotated[Tally | None, BeforeValidator(_binned)] = None
+    pm_ranks: Ranks | None = None  # of a regression: where targets fell in their predictives
+    gm_ranks: Ranks | None = None
     sites: dict[str, Counts] = {}
     weights: Weights = Weights()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_ranks(cls, line: Any) -> Any:
+        tallies = {model: line.get(model) for model in ("pm", "gm")}
+        ranks = {
+            f"{model}_ranks": tally.get("ranks")
+            for model, tally in tallies.items()
+            if isinstance(tally, dict)
+        }
+        return line | ranks
 
 
 class Clusters(BaseModel):

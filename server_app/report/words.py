@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+from bayes_core.forecast import LEVEL
 from server_app.report.certainty import entropies, verdict
 from server_app.report.clients import cluster_of, latest
 from server_app.report.figure import NAMES, headline, shown
@@ -77,6 +78,7 @@ def _result(run: Run) -> Iterator[str]:
 
 def _details(run: Run) -> Iterator[str]:
     yield from _calibration(run)
+    yield from _coverage(run)
     yield from _certainty(run)
     if (ratio := last(run.rows, "pm_nonzero")) is not None and ratio < 1:
         yield f"{percent(ratio)} of the personal models' weights are on."
@@ -100,6 +102,15 @@ def _calibration(run: Run) -> Iterator[str]:
         told.append(f"{percent(error)} for the {NAMES[model]} model{how}")
     if told:
         yield f"The calibration error (ECE, the gap between confidence and accuracy) is {' and '.join(told)}."
+
+
+def _coverage(run: Run) -> Iterator[str]:
+    shares = {model: share for model in MODELS if (share := last(run.rows, f"{model}_coverage")) is not None}
+    told = [
+        f"{percent(share)} of the targets by the {NAMES[model]} model's" for model, share in shares.items()
+    ]
+    if told:
+        yield f"Intervals that should hold {percent(LEVEL)} hold {' and '.join(told)}."
 
 
 def _certainty(run: Run) -> Iterator[str]:

@@ -483,7 +483,7 @@ def test_the_exported_network_says_the_same(
 def test_an_exported_vgg_says_the_same(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     network = build("vgg", (3, 32, 32), 10, seed=3)
-    write_onnx(network, network.state_dict(), (3, 32, 32), tmp_path / "vgg.onnx")
+    write_onnx(network, (3, 32, 32), tmp_path / "vgg.onnx")
     x = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     theirs = onnxruntime.InferenceSession(str(tmp_path / "vgg.onnx")).run(None, {"x": x.numpy()})[0]
     assert abs(theirs - network.eval()(x).softmax(-1).detach().numpy()).max() < 1e-5

@@ -242,6 +242,15 @@ def test_layouts_that_do_not_fit(write: Write, settings, words: dict, sentence: 
     assert str(caught.value) == sentence.format(file=file)
 
 
+def test_a_class_without_examples_is_named(write: Write, settings) -> None:
+    file = write(x=VECTORS, y=LABELS, classes=["cat", "dog", "cow", "yak"])
+    for layout in ("labels", "mixed"):
+        dataset = file if layout == "labels" else f"{file},{file}"
+        with pytest.raises(DataError) as caught:
+            check(settings(dataset=dataset, layout=layout), 4)
+        assert f'{file} has 0 examples of class "yak" but layout={layout}' in str(caught.value)
+
+
 def test_quarter_turns_need_square_images(write: Write, settings) -> None:
     with pytest.raises(DataError, match="takes square images, not 6×5"):
         check(settings(dataset=write(x=IMAGES, y=LABELS), layout="rotated", groups=4, size="1+1"), 4)

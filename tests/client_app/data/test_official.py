@@ -201,6 +201,12 @@ def test_twenty_clients_take_half_the_classes_and_both_data_sets_mix(tmp_path: P
     assert all(np.bincount(client.y_train, minlength=10).tolist().count(2) == 5 for client in held)
     assert np.sum([np.bincount(client.y_test, minlength=10) for client in held], 0).tolist() == [40] * 10
     assert held[0].classes == OBJECTS
+    turned = [
+        load(settings(dataset="cifar10", data_dir=str(tmp_path), size="2+1", layout="rotated"), partition, 20)
+        for partition in (0, 9, 10, 19)
+    ]
+    assert [client.group for client in turned] == [0, 0, 1, 1]
+    assert all(np.bincount(client.y_train, minlength=10).tolist() == [2] * 10 for client in turned)
 
     chosen = settings(dataset="svhn", data_dir=str(tmp_path), size="10+10", layout="mixed")
     client = load(chosen, 0, 2)

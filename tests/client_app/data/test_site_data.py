@@ -331,6 +331,16 @@ def test_sites_that_do_not_fit_together_are_named_before_the_start(clinics: Path
         check(settings(dataset=str(clinics)), 3)
 
 
+def test_unequal_numbers_of_features_are_named(tmp_path: Path, settings) -> None:
+    for name, features in (("east", 3), ("west", 4)):
+        np.savez(tmp_path / f"{name}.npz", x=np.ones((6, features)), y=[0, 1] * 3)
+    with pytest.raises(DataError) as caught:
+        check(settings(dataset=str(tmp_path)), 2)
+    assert str(caught.value) == (
+        'Sites "east" and "west" have examples of different shapes: 3 features and 4 features.'
+    )
+
+
 def test_declared_classes_are_for_one_s_own_data(settings) -> None:
     with pytest.raises(DataError, match="classes names those of one's own data; digits has its own"):
         check(settings(classes="a,b"), 2)

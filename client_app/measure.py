@@ -1,0 +1,84 @@
+"""What a client measures: every model on its own test data, from random streams of their own.
+
+Tallies (bayes_core/metrics.py) and binned counts: all that leaves a site of its test data.
+"""
+
+from flwr.app import MetricRecord
+from torch import Tensor
+
+from bayes_core.calibration import scale
+from bayes_core.flat import shapes_of
+from bayes_core.forecast import forecast
+from bayes_core.histograms import entropy_counts, weight_counts
+from bayes_core.metrics import tally, tally_numbers
+from bayes_core.predict import point_probabilities
+from bayes_core.uncertainty import predict
+from client_app.confidence import temperature
+from client_app.method import ClientMethod, Tensors, buffers_in
+from client_app.site import Site
+
+Records = dict[str, MetricRecord]
+
+
+def measure(
+    method: ClientMethod, site: Site, state: Tensors, received: Tensors, server_round: int
+) -> Records:
+    """Records for the reply: a tally for each model and way of predicting, and what else is told of the models."""
+    family = method.family
+    records: Records = {}
+    nonzero: dict[str, float] = {}  # of sparse models
+    temperatures: dict[str, float] = {}  # where they are fitted
+    counts: dict[str, list[int] | list[float]] = {}  # for the report
+    sizes = [shape.numel() for shape in shapes_of(site.network).values()]
+    for name, v in method.models(state, received).items():
+        if site.data.classes:
+            _classes(method, site, name, v, buffers_in(state), server_round, records, counts, temperatures)
+        else:
+            records[name] = _numbers(method, site, name, v, buffers_in(state), server_round)
+        if name == "pm":  # the server has the weights of its own distribution
+            counts |= weight_counts(family, family.bound(v), sizes)
+        if (ratio := family.nonzero(family.bound(v))) is not None:
+            nonzero[name] = ratio
+    for title, numbers in (("nonzero", nonzero), ("temperature", temperatures)):
+        if numbers:
+            records[title] = MetricRecord(dict(numbers))
+    records["counts"] = MetricRecord(counts)  # type: ignore[arg-type]  # a dict is invariant in its values
+    return records
+
+
+def _classes(
+    method: ClientMethod,
+    site: Site,
+    name: str,
+    v: Tensor,
+    buffers: Tensors,
+    server_round: int,
+    records: Records,
+    counts: dict[str, list[int] | list[float]],
+    temperatures: dict[str, float],
+) -> None:
+    """The predictive, the posterior-mean network and, where it is asked for, the predictive at its temperature."""
+    x, settings = site.data.x_test, method.settings
+    generator = method.stream(server_round, f"evaluate {name}")
+    found = predict(site.network, method.family, v, x, settings.eval_samples, generator, buffers)
+
+    def note(kind: str, probabilities: Tensor, mutual_information: Tensor | None = None) -> None:
+        records[name + kind] = MetricRecord(dict(tally(probabilities, site.data.y_test, mutual_information)))
+
+    note("", found.probabilities, found.mutual_information)
+    counts[f"{name}_entropy"] = entropy_counts(found.probabilities)
+    note("_point", point_probabilities(site.network, method.family, v, x, buffers))
+    if settings.temperature_scaling and site.validation:
+        temperatures[name] = temperature(method, v, site.validation, buffers, server_round)
+        note("_scaled", scale(found.probabilities, temperatures[name]))
+
+
+def _numbers(
+    method: ClientMethod, site: Site, name: str, v: Tensor, buffers: Tensors, server_round: int
+) -> MetricRecord:
+    """The predictive of a regression, in the target's own units."""
+    generator = method.stream(server_round, f"evaluate {name}")
+    samples, (mean, deviation) = method.settings.eval_samples, site.data.agreement.target_scale
+    found = forecast(site.network, method.family, v, site.data.x_test, samples, generator, buffers)
+    y = site.data.y_test.double() * deviation + mean
+    return MetricRecord(dict(tally_numbers(found.unscaled(mean, deviation), y)))

@@ -1,0 +1,81 @@
+"""The examples in the documentation, as they stand there."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import Outcome
+
+from client_app import site
+from fedbayes.plan import parse_words, plan_run
+from server_app.runs import read_rows
+
+DOCS = Path(__file__).parents[2] / "docs"
+Federate = Callable[..., Outcome]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+
+
+def lines_of(block: str) -> list[str]:
+    return [line for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize(
+    ("script", "command"),
+    [("make_wine", "wine.npz"), ("make_gardens", "gardens"), ("my_data", "my_data:load")],
+)
+def test_one_s_own_data_in_ten_lines(
+    federate: Federate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, command: str
+) -> None:
+    block = next(block for block in blocks("data.md", "python") if block.startswith(f"# {script}.py"))
+    (line,) = re.findall(
+        rf"^    fedbayes run (dataset={command}.*)$", (DOCS / "data.md").read_text("utf-8"), re.M
+    )
+    assert len(lines_of(block)) <= 10
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    site._site.cache_clear()
+    (tmp_path / f"{script}.py").write_text(block)
+    if script.startswith("make"):
+        subprocess.run([sys.executable, f"{script}.py"], check=True)
+    words = shlex.split(line)
+    clients = int(words[words.index("--clients") + 1]) if "--clients" in words else None
+    settings = parse_words([word for word in words if "=" in word])
+    plan = plan_run(settings | {"out-dir": str(tmp_path)}, clients)
+    own = {
+        key.replace("-", "_"): value for key, value in plan.settings.as_config().items() if key in settings
+    }
+    run = federate(clients=plan.clients, rounds=8, local_steps=20, eval_every=8, **{"size": "small"} | own)
+    assert float(run.rows[-1]["pm_accuracy"]) > 0.75
+
+
+def test_the_worked_example(tmp_path: Path) -> None:
+    """The commands through a shell, on real files and a real simulation, as a stranger would type them."""
+    programs, commands = blocks("example.md", "python"), blocks("example.md", "sh")
+    assert sum(len(lines_of(block)) for block in programs + commands) < 40
+    for program in programs:
+        (tmp_path / program.split()[1]).write_text(program)
+    bin_folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+    script = "\n".join(["set -e", *commands, "python ask.py"])
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=3600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    together, alone = (
+        read_rows(tmp_path / "runs" / name / "rounds.csv")[-1] for name in ("together", "alone")
+    )
+    assert float(together["pm_rmse"]) < float(alone["pm_rmse"]) < 90
+    assert 0.8 < float(together["pm_coverage"]) <= 1
+    answers = read_rows(tmp_path / "answers.csv")
+    assert len(answers) == 5 and all(
+        float(row["low"]) < float(row["mean"]) < float(row["high"]) for row in answers
+    )
+    assert (tmp_path / "exported" / "network.onnx").exists()
