@@ -1,6 +1,6 @@
 """The client step with its update fused into a few passes, by the C of kernels.py.
 
-The library is built once for a machine by its C compiler (a second or two) and kept in the user's cache, where every
+The library is built once for a machine by its C compiler (a few seconds) and kept in the user's cache, where every
 later process finds it (a millisecond). Where there is no compiler, or the weights are on a GPU, NotFused says so, and
 the PlainSteps of steps.py do the same.
 """

@@ -57,7 +57,7 @@ INLINE float log_positive(float x) {
 
 INLINE float softplus(float x) { return (x > 0 ? x : 0) + log1p_unit(exp_negative(-fabsf(x))); }
 
-/* 1/a and 1/b; equal for equal a and b. A division takes as long as five products. */
+/* 1/a and 1/b; equal for equal a and b. One division for two. */
 INLINE void inverses(float a, float b, float *one, float *other) {
     float inverse = 1.0f / (a * b);
     *one = inverse * b;

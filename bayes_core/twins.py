@@ -64,9 +64,9 @@ class Copies:
 
 
 class Abreast:
-    """A chain of linear layers with ReLU between them, both twins in each operation and without autograd, since
-    PyTorch takes as long to call products of this size as to compute them. Examples lie in columns, so that the
-    gradient of a weight matrix comes out in its own layout."""
+    """A chain of linear layers with ReLU between them, both twins in each operation and without autograd, which takes
+    longer to call products of this size than they take. Examples lie in columns, so that the gradient of a weight
+    matrix comes out in its own layout."""
 
     def __init__(self, network: nn.Sequential, thetas: Tensor) -> None:
         self.gradients = torch.empty_like(thetas)

@@ -1,6 +1,6 @@
 """A client step: one step on q and one on w, beside the textbook, bayesian-torch and the limit.
 
-Ours is `client_update`, whole rounds of R = 20 steps (with the VGG 5, whose start is a hundredth of a step), divided by
+Ours is `client_update`, whole rounds of R = 20 steps (with the VGG 5), divided by
 R: what a client really pays. One thread, b = 100, 1000 examples. The fused step's one-off cost stands below: its
 compilation, once for a machine and user, and what every later process pays to find it.
 """
