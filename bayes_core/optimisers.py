@@ -47,21 +47,24 @@ class Optimiser:
         self.optimizer = optimizer
         self.beta2 = beta2
         self.rates = lr, lr if lr_third is None else lr_third  # λ, the third row, has a rate of its own
-        self.groups = [(slice(None), lr)]
-        if self.rates[0] != self.rates[1] and len(parameters) > 2:
-            self.groups = [(slice(0, 2), lr), (slice(2, None), self.rates[1])]
         self.moments = memory.moments.clone()
         self.steps = torch.tensor(float(memory.steps), device=parameters.device)
+        groups = [(slice(None), lr)]
+        if self.rates[0] != self.rates[1] and len(parameters) > 2:
+            groups = [(slice(0, 2), lr), (slice(2, None), self.rates[1])]
+        # views made once: making them takes as long as a small sum
+        self.groups = [(rows, parameters[rows], [m[rows] for m in self.moments], lr) for rows, lr in groups]
 
     def step(self, gradient: Tensor) -> None:
         self.steps += 1
-        for rows, lr in self.groups:
+        for rows, parameters, moments, lr in self.groups:
+            part = gradient if len(self.groups) == 1 else gradient[rows]
             if self.optimizer == "sgd":
-                self.parameters[rows].add_(gradient[rows], alpha=-lr)
+                parameters.add_(part, alpha=-lr)
             else:
-                self._adam(self.parameters[rows], gradient[rows], self.moments[:, rows], lr)
+                self._adam(parameters, part, moments, lr)
 
-    def _adam(self, parameters: Tensor, gradient: Tensor, moments: Tensor, lr: float) -> None:
+    def _adam(self, parameters: Tensor, gradient: Tensor, moments: list[Tensor], lr: float) -> None:
         torch._fused_adam_(
             [parameters],
             [gradient],

@@ -22,7 +22,8 @@ class GaussianWorkspace:
         self.empty = True  # nothing was added to it yet
         # rows by name, since indexing a tensor takes as long as a small sum
         (self.mu_q, self.rho_q), (self.mu_w, self.rho_w) = q[:2], w[:2]
-        self.by_mu, self.by_rho = self.gradient[:2]
+        self.by_slab = self.gradient[:2]
+        self.by_mu, self.by_rho = self.by_slab
         self.theta, self.mirror = self.thetas
         rows = torch.empty(10, *q[0].shape, device=q.device)
         self.sigma_q, self.square_q, self.slope_q, self.g = rows[:4]  # g is the noise of the draws
@@ -88,9 +89,13 @@ class GaussianWorkspace:
         """∂Ω_w/∂w."""
         distance = torch.sub(self.mu_w, self.mu_q, out=self.by_mu)
         torch.sub(self.square_w, self.square_q, out=self.by_rho).addcmul_(distance, distance, value=-1)
-        self.by_mu.mul_(self.precision_w)
-        self.by_rho.mul_(self.precision_w).div_(self.sigma_w).mul_(self.slope_w)
+        self.by_slab.mul_(self._weight_w())
+        self.by_rho.div_(self.sigma_w).mul_(self.slope_w)
         return self.gradient
+
+    def _weight_w(self) -> Tensor:
+        """What a unit of (squared) distance from q costs w."""
+        return self.precision_w
 
 
 class SpikeSlabWorkspace(GaussianWorkspace):
@@ -121,7 +126,7 @@ class SpikeSlabWorkspace(GaussianWorkspace):
     def add(self, at_theta: Tensor, at_mirror: Tensor) -> None:
         if self.empty:
             self.by_logit.zero_()
-        soft = torch.abs(self.etas, out=self.softs).div_(-self.temperature).sigmoid_()
+        soft = torch.abs(self.etas, out=self.softs).mul_(-1 / self.temperature).sigmoid_()
         torch.ops.aten.sigmoid_backward.grad_input(
             self.slabs, soft, grad_input=soft
         )  # γ̃ or 1−γ̃: it keeps its digits
@@ -143,10 +148,11 @@ class SpikeSlabWorkspace(GaussianWorkspace):
 
     def w_gradient(self) -> Tensor:
         super().w_gradient()
-        self.by_mu.mul_(self.on)
-        self.by_rho.mul_(self.on)
         torch.sigmoid(self.logit_w, out=self.by_logit).sub_(self.on)
         return self.gradient
+
+    def _weight_w(self) -> Tensor:
+        return torch.mul(self.precision_w, self.on, out=self.one)
 
 
 def _where_on(values: Tensor, eta: Tensor, out: Tensor) -> Tensor:
