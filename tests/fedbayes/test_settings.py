@@ -59,7 +59,7 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
         ("groups", "5", "2 or 4"),
         ("size", "50+0", "small, medium, large, or counts per class such as 50+950"),
         ("dirichlet-alpha", "0", "a number above 0"),
-        ("model", "resnet", "dnn, vgg or package.module:function"),
+        ("model", "resnet", "dnn, mlp, vgg or package.module:function"),
         ("task", "guess", "auto, classification or regression"),
         ("test-fraction", "1", "a number above 0 and below 1"),
         ("image-size", "-1", "a whole number from 0 to 4096"),

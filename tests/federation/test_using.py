@@ -448,7 +448,7 @@ def test_what_cannot_be_adapted_is_one_sentence(
     assert 'There is no run "gone"' in refused("gone", train)
     assert "train.npz2" in refused("pfedbayes", train + "2")
     unlabelled = write(tmp_path / "x.npz", x=digits()[0])
-    assert "x.npz does not say the class of each example" in refused("pfedbayes", unlabelled)
+    assert "x.npz does not say what each example is" in refused("pfedbayes", unlabelled)
     (tmp_path / "pfedbayes" / "checkpoint.safetensors").unlink()
     assert "The run pfedbayes has no checkpoint" in refused("pfedbayes", train)
 

@@ -113,8 +113,8 @@ def test_mixed_holds_both_data_sets(settings, tmp_path, write_set) -> None:
         (
             {"dataset": "cifar"},
             2,
-            'There is no data set "cifar"; dataset takes digits, mnist, fmnist, cifar10, svhn, the path of an '
-            ".npz file or of a folder of sites, or package.module:function.",
+            'There is no data set "cifar"; dataset takes digits, diabetes, mnist, fmnist, cifar10, svhn, functions, '
+            "the path of an .npz file or of a folder of sites, or package.module:function.",
         ),
         ({}, 0, "A federation takes at least 1 client, not 0."),
         (
