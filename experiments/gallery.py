@@ -1,8 +1,8 @@
 """The README's gallery: a report, the heat map of a clustered run and a reliability diagram, photographed in Chromium.
 
-    python experiments/gallery.py --data-dir DIR [--out-dir runs/uncertainty] [--images docs/images]
+    python experiments/gallery.py --data-dir DIR [--out-dir runs/tables] [--images docs/images]
 
-Runs what has not been run yet; `pfedbayes` is the run of experiments/uncertainty.py. Needs Debian's `chromium` (or
+Runs what has not been run yet; `sparse-target-0.2` is a run of experiments/tables.py. Needs Debian's `chromium` (or
 another at $BROWSER_PATH) and the package `playwright`.
 """
 
@@ -12,24 +12,24 @@ from pathlib import Path
 
 from browser import open_browser
 from PIL import Image
-from tables import run
-from uncertainty import RUNS
+from tables import TABLES, run
 
 from server_app.report import write_report
 
+PERSONAL = "sparse-target-0.2"
 ROTATED = "dataset=mnist size=small layout=rotated groups=4 method=cfedbayes rounds=5 eval-every=5"
-REPORT = {"width": 1280, "height": 1310}  # what of the page is shown
+REPORT = {"width": 1280, "height": 1590}  # what of the page is shown
 PICTURES = {  # picture: (run, what of its report is shown; None: its top)
-    "report": ("pfedbayes", None),
-    "reliability": ("pfedbayes", "#reliability"),
+    "report": (PERSONAL, None),
+    "reliability": (PERSONAL, "#reliability"),
     "heat-map": ("rotated", "#kl"),
 }
 
 
 def compact(png: bytes) -> bytes:
-    """With 64 colours, which is all that a report needs, a third of the bytes."""
+    """With 256 colours, which is all that a report needs, half of the bytes."""
     written = io.BytesIO()
-    picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     picture.save(written, "PNG", optimize=True)
     return written.getvalue()
 
@@ -39,11 +39,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data-dir", default="data")
-    parser.add_argument("--out-dir", type=Path, default=Path("runs/uncertainty"))
+    parser.add_argument("--out-dir", type=Path, default=Path("runs/tables"))
     parser.add_argument("--images", type=Path, default=Path("docs/images"))
     arguments = parser.parse_args()
     out_dir = arguments.out_dir.resolve()
-    run("pfedbayes", RUNS["pfedbayes"][1], arguments.data_dir, out_dir)
+    run(PERSONAL, TABLES["sparse"][PERSONAL][1], arguments.data_dir, out_dir)
     run("rotated", ROTATED, arguments.data_dir, out_dir, "--clients", "20")
     with open_browser() as browser:
         for picture, (name, part) in PICTURES.items():
