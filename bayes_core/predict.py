@@ -17,6 +17,7 @@ from bayes_core.families import Family, Noise, Point
 from bayes_core.flat import shapes_of, unflatten
 
 CHUNK = 128  # examples at a time: bounds memory, and the outputs of convolutions stay in the cache
+CHUNK_OF_CHAINS = 2048  # one product a layer gains from size
 BLOCK = 2**24  # sampled weights at a time: bounds it, whatever the number of samples
 
 
@@ -57,7 +58,7 @@ def _all_outputs(
 ) -> Iterable[Tensor]:
     """What the network says with each row of weights: in one go where that is faster, else one by one."""
     if is_chain(network, x):
-        chunks = [outputs_of_all(network, thetas, chunk) for chunk in torch.split(x, CHUNK)]
+        chunks = [outputs_of_all(network, thetas, chunk) for chunk in torch.split(x, CHUNK_OF_CHAINS)]
         return torch.cat(chunks, 1)
     return (outputs(network, theta, x, buffers) for theta in thetas)
 
