@@ -46,13 +46,12 @@ def _end_with_the_tests() -> None:
 
 
 class Running:
-    """One `fedbayes` command in the background, with what it says in a file."""
+    """A command in the background, with what it says in a file."""
 
-    def __init__(self, words: Sequence[str], folder: Path, log: Path, environment: dict[str, str]) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, log: Path, environment: dict[str, str]) -> None:
         self.log = log
         self.before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as stream:
-            command = [sys.executable, "-m", "fedbayes.command", *words]
             # A session of its own: the kernel shares the processor fairly between sessions, as between machines.
             self.process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
@@ -109,8 +108,8 @@ class Deployment:
             assert self.command("keys", "keys", "--host", "127.0.0.1", "--sites", str(sites)).ends() == 0
 
     def command(self, *words: str, log: str = "command", **environment: str) -> Running:
-        log_file = self.folder / f"{log}.log"
-        return Running(words, self.folder, log_file, self.environment | environment)
+        command = [sys.executable, "-m", "fedbayes.command", *words]
+        return Running(command, self.folder, self.folder / f"{log}.log", self.environment | environment)
 
     def start_coordinator(self) -> Running:
         words = ("coordinator", "keys/coordinator", "--listen", self.fleet, "--control", self.control)

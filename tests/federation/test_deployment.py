@@ -129,37 +129,36 @@ def wrong_authority(federation: Deployment) -> None:
     site = knock(federation, other / "site-0", "other")
     assert site.ends() == 2
     assert f"Whoever answers at {federation.fleet} is not the coordinator" in site.said
-    said = flower_supernode(federation, "--root-certificates", str(other / "site-0/ca.crt"))
-    assert "CERTIFICATE_VERIFY_FAILED" in said, said
+    authority = ("--root-certificates", str(other / "site-0/ca.crt"))
+    flower_refuses(federation, "CERTIFICATE_VERIFY_FAILED", "flower-ca", *authority)
 
 
 def no_tls(federation: Deployment) -> None:
     """Flower's own program without TLS, with a key and without; and with TLS but no key at all."""
     key = ("--auth-supernode-private-key", str(federation.folder / "keys/site-0/site.key"))
-    assert "SuperNode authentication requires a secure TLS connection" in flower_supernode(
-        federation, "--insecure", *key
-    )
-    assert "Socket closed" in flower_supernode(federation, "--insecure")
+    reason = "SuperNode authentication requires a secure TLS connection"
+    flower_refuses(federation, reason, "flower-key", "--insecure", *key)
+    flower_refuses(federation, "Socket closed", "flower-plain", "--insecure")
     authority = ("--root-certificates", str(federation.folder / "keys/coordinator/ca.crt"))
-    assert "All SuperNodes must be registered" in flower_supernode(federation, *authority)
+    flower_refuses(federation, "All SuperNodes must be registered", "flower-nobody", *authority)
 
 
 def knock(federation: Deployment, folder: Path, name: str) -> Running:
     return federation.command("site", str(folder), "--at", federation.fleet, "--share", "0/4", log=name)
 
 
-def flower_supernode(federation: Deployment, *words: str) -> str:
-    """What Flower's program says before it gives up."""
+def flower_refuses(federation: Deployment, reason: str, log: str, *words: str) -> None:
+    """What Flower's program says when it gives up; its process may hang then, and is ended."""
     command = [str(program("flower-supernode")), "--superlink", federation.fleet, "--max-retries", "1"]
-    done = subprocess.run(
-        [*command, "--port", str(free_port()), *words],
-        env=environment() | federation.environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
+    command += ["--port", str(free_port()), *words]
+    site = Running(
+        command, federation.folder, federation.folder / f"{log}.log", environment() | federation.environment
     )
-    assert done.returncode == 1 and "SuperNode ID" not in done.stdout + done.stderr
-    return done.stdout + done.stderr
+    try:
+        site.hears(reason)
+        assert "SuperNode ID" not in site.said
+    finally:
+        site.kill()
 
 
 def test_the_fleet_port_speaks_tls_and_http2_and_nothing_else(federation: Deployment) -> None:
