@@ -9,6 +9,7 @@ from conftest import Federate
 from flwr.app import ArrayRecord, Message
 from inprocess import sites
 
+from bayes_core.histograms import SIGMA_BINS
 from client_app.data import load
 from fedbayes.settings import Settings, defaults
 
@@ -26,7 +27,6 @@ TALLY = {
 MODELS = dict.fromkeys(("pm", "gm", "pm_point", "gm_point"), TALLY)
 HELLO = {"site", "n_train", "n_test", "input_shape", "classes", "claim", "fingerprint", "group", "partitions"}
 SPARSE = {"nonzero": {"pm", "gm"}, "counts": {"pm_entropy", "gm_entropy", "sigma", "lambda", "nonzero"}}
-LONGEST = 200  # numbers in the longest list of counts; the model has 7510 weights
 DENSE = {"counts": {"pm_entropy", "gm_entropy", "sigma"}}
 
 
@@ -67,7 +67,7 @@ def test_what_leaves_a_site(
         "train": {"w": upload, "report": report} | MODELS | measures,
         "evaluate": MODELS | measures,
     }
-    assert largest <= LONGEST, "counts in bins, no list with an entry an example or a weight"
+    assert largest == SIGMA_BINS, "counts in bins, no list with an entry an example or a weight"
 
 
 def test_a_curious_coordinator_learns_which_classes_a_site_holds(federate: Federate, tmp_path: Path) -> None:
