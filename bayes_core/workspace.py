@@ -95,7 +95,8 @@ class GaussianWorkspace:
 
     def _weight_w(self) -> Tensor:
         """What a unit of (squared) distance from q costs w."""
-        return self.precision_w
+        precision: Tensor = self.precision_w
+        return precision
 
 
 class SpikeSlabWorkspace(GaussianWorkspace):
