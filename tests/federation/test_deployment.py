@@ -151,9 +151,8 @@ def flower_refuses(federation: Deployment, reason: str, log: str, *words: str) -
     """What Flower's program says when it gives up; its process may hang then, and is ended."""
     command = [str(program("flower-supernode")), "--superlink", federation.fleet, "--max-retries", "1"]
     command += ["--port", str(free_port()), *words]
-    site = Running(
-        command, federation.folder, federation.folder / f"{log}.log", environment() | federation.environment
-    )
+    found = federation.environment | {"PATH": environment()["PATH"]}  # Flower's programs call each other
+    site = Running(command, federation.folder, federation.folder / f"{log}.log", found)
     try:
         site.hears(reason)
         assert "SuperNode ID" not in site.said
