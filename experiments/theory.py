@@ -1,6 +1,6 @@
 """The error of personal models as their data grow, beside the rate of the paper's theorem 1: docs/theory.md.
 
-python experiments/theory.py [--picture docs/images/theory.png]
+python experiments/theory.py [--rounds 200] [--picture docs/images/theory.png]
 
 The algorithm alone, without Flower: rounds of `client_update` and `mean` for every client in turn.
 """
@@ -25,14 +25,14 @@ from bayes_core.streams import stream
 from client_app.data.functions import NOISE, observe, truth
 
 SIZES = (25, 50, 100, 200, 400, 800, 1600)
-CLIENTS, ROUNDS, SEED, DRAWS, RHO = 6, 200, 1, 20, -4.0
+CLIENTS, SEED, DRAWS, RHO = 6, 1, 20, -4.0
 RATE = -2 / 3  # −2β/(2β + d) for β = d = 1
 RECIPE = Recipe(zeta=1.0, lr_personal=0.003, lr_global=0.003, adam_beta2=0.99)
 KINDS = {"together": "pFedBayes", "alone": "the same, every client alone"}
 Errors = tuple[float, float]
 
 
-def train(n: int, together: bool) -> list[torch.Tensor]:
+def train(n: int, together: bool, rounds: int) -> list[torch.Tensor]:
     """Every client's q after all rounds; alone, each has a global distribution of its own."""
     family, network = Gaussian(), build("mlp", (1,), 0, SEED, NOISE)
     mu = flatten(network)
@@ -43,7 +43,7 @@ def train(n: int, together: bool) -> list[torch.Tensor]:
         arrays = observe(client, (n, 1), SEED)
         x, y = (torch.from_numpy(arrays[name]).float() for name in ("x_train", "y_train"))
         data.append((x, y))
-    for number in range(1, ROUNDS + 1):
+    for number in range(1, rounds + 1):
         for client, (x, y) in enumerate(data):
             generator = stream(SEED, str(client), number, "train")
             updated = client_update(
@@ -94,6 +94,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--picture", type=Path, default=Path("docs/images/theory.png"))
+    parser.add_argument("--rounds", type=int, default=200)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("| n | " + " | ".join(f"{title}: L² | d²" for title in KINDS.values()) + " |")
@@ -101,7 +102,7 @@ def main() -> None:
     found: dict[str, list[Errors]] = {kind: [] for kind in KINDS}
     for n in SIZES:
         for kind in KINDS:
-            found[kind].append(errors(train(n, together=kind == "together")))
+            found[kind].append(errors(train(n, kind == "together", arguments.rounds)))
         cells = [f"{value:.4f}" for kind in KINDS for value in found[kind][-1]]
         print(f"| {n} | {' | '.join(cells)} |", flush=True)
     slopes = [f"{slope([pair[k] for pair in found[kind]]):.2f}" for kind in KINDS for k in (0, 1)]
