@@ -14,7 +14,7 @@ run: $(READY)
 test: $(READY)
 	$(VENV)/bin/python -m pytest -q
 
-## a real federation over gRPC with TLS, and every fault that it must survive: about ten minutes
+## a real federation over gRPC with TLS, and every fault that it must survive: a quarter of an hour
 test-federation: $(READY)
 	$(VENV)/bin/python -m pytest -q -m deployment tests/federation
 
