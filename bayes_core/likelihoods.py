@@ -19,13 +19,13 @@ def categorical(logits: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits, y, reduction="sum")
 
 
+_HALF_LOG_2_PI = math.log(2 * math.pi) / 2
+
+
 def gaussian(outputs: Tensor, y: Tensor) -> Tensor:
     """Regression: y ~ N(m, s²), the outputs being m and log s (see `WithNoise` in networks.py)."""
     mean, log_noise = outputs.unbind(-1)
     return ((y - mean) / log_noise.exp()).square().sum() / 2 + log_noise.sum() + len(y) * _HALF_LOG_2_PI
-
-
-_HALF_LOG_2_PI = math.log(2 * math.pi) / 2
 
 
 def likelihood_of(y: Tensor) -> Likelihood:

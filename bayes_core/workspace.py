@@ -15,6 +15,8 @@ from bayes_core.families import Gaussian, SpikeSlab
 class GaussianWorkspace:
     """q and w of one client, which optimisers move in place; tell it with `q_moved` and `w_moved`."""
 
+    precision_w: Tensor
+
     def __init__(self, q: Tensor, w: Tensor, zeta: float) -> None:
         self.zeta = zeta
         self.thetas = torch.empty_like(q[:2])  # two mirrored draws
@@ -95,8 +97,7 @@ class GaussianWorkspace:
 
     def _weight_w(self) -> Tensor:
         """What a unit of (squared) distance from q costs w."""
-        precision: Tensor = self.precision_w
-        return precision
+        return self.precision_w
 
 
 class SpikeSlabWorkspace(GaussianWorkspace):
@@ -128,9 +129,8 @@ class SpikeSlabWorkspace(GaussianWorkspace):
         if self.empty:
             self.by_logit.zero_()
         soft = torch.abs(self.etas, out=self.softs).mul_(-1 / self.temperature).sigmoid_()
-        torch.ops.aten.sigmoid_backward.grad_input(
-            self.slabs, soft, grad_input=soft
-        )  # γ̃ or 1−γ̃: it keeps its digits
+        # of γ̃ and 1−γ̃ the one that keeps its digits
+        torch.ops.aten.sigmoid_backward.grad_input(self.slabs, soft, grad_input=soft)
         self.by_logit.addcmul_(at_theta, self.soft, value=1 / self.temperature)
         self.by_logit.addcmul_(at_mirror, self.soft_mirror, value=1 / self.temperature)
         super().add(_where_on(at_theta, self.eta, at_theta), _where_on(at_mirror, self.eta_mirror, at_mirror))
