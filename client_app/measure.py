@@ -32,7 +32,12 @@ def measure(
     sizes = [shape.numel() for shape in shapes_of(site.network).values()]
     for name, v in method.models(state, received).items():
         if site.data.classes:
-            _classes(method, site, name, v, buffers_in(state), server_round, records, counts, temperatures)
+            found, counts[f"{name}_entropy"], fitted = _classes(
+                method, site, name, v, buffers_in(state), server_round
+            )
+            records |= found
+            if fitted is not None:
+                temperatures[name] = fitted
         else:
             records[name] = _numbers(method, site, name, v, buffers_in(state), server_round)
         if name == "pm":  # the server has the weights of its own distribution
@@ -47,30 +52,23 @@ def measure(
 
 
 def _classes(
-    method: ClientMethod,
-    site: Site,
-    name: str,
-    v: Tensor,
-    buffers: Tensors,
-    server_round: int,
-    records: Records,
-    counts: dict[str, list[int] | list[float]],
-    temperatures: dict[str, float],
-) -> None:
-    """The predictive, the posterior-mean network and, where it is asked for, the predictive at its temperature."""
-    x, settings = site.data.x_test, method.settings
+    method: ClientMethod, site: Site, name: str, v: Tensor, buffers: Tensors, server_round: int
+) -> tuple[Records, list[int], float | None]:
+    """Tallies of the predictive, of the posterior-mean network and, where it is asked for, of the predictive at its
+    temperature; binned entropies; and that temperature."""
+    x, y, settings = site.data.x_test, site.data.y_test, method.settings
     generator = method.stream(server_round, f"evaluate {name}")
     found = predict(site.network, method.family, v, x, settings.eval_samples, generator, buffers)
-
-    def note(kind: str, probabilities: Tensor, mutual_information: Tensor | None = None) -> None:
-        records[name + kind] = MetricRecord(dict(tally(probabilities, site.data.y_test, mutual_information)))
-
-    note("", found.probabilities, found.mutual_information)
-    counts[f"{name}_entropy"] = entropy_counts(found.probabilities)
-    note("_point", point_probabilities(site.network, method.family, v, x, buffers))
+    tallies = {
+        name: tally(found.probabilities, y, found.mutual_information),
+        f"{name}_point": tally(point_probabilities(site.network, method.family, v, x, buffers), y),
+    }
+    fitted = None
     if settings.temperature_scaling and site.validation:
-        temperatures[name] = temperature(method, v, site.validation, buffers, server_round)
-        note("_scaled", scale(found.probabilities, temperatures[name]))
+        fitted = temperature(method, v, site.validation, buffers, server_round)
+        tallies[f"{name}_scaled"] = tally(scale(found.probabilities, fitted), y)
+    records = {title: MetricRecord(dict(sums)) for title, sums in tallies.items()}
+    return records, entropy_counts(found.probabilities), fitted
 
 
 def _numbers(
