@@ -1,15 +1,18 @@
 """A round of simulation against its ideal: the clients' own compute, shared out evenly among the cores.
 
 The run is `fedbayes run` itself, watched from outside, ten clients with MNIST medium and R = 20. The clients' own
-compute is what `train` takes, for the same clients in a process that does nothing else; processor time, which is the
-wall time of a quiet core. The evaluation of all clients that ends the run is shown apart.
+compute is what `train` takes, for the same clients in processes that do nothing else, one on each core, before and
+after the run because machines change their pace; processor time, which is the wall time of a quiet core. The
+evaluation of all clients that ends the run is shown apart.
 """
 
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,12 +38,14 @@ CLIENTS = 10
 
 
 def run(options: Options) -> list[Measurement]:
-    torch.set_num_threads(1)
     rows = []
     for personal_steps in (1, 5):
         rounds = 100 if options.full else 40
+        parts = on_all_cores(options, personal_steps)
         watched = watch(options, CLIENTS, rounds, size="medium", personal_steps=personal_steps)
-        rows += compare(watched, client_parts(options, personal_steps), personal_steps)
+        parts += on_all_cores(options, personal_steps)
+        mean = {name: statistics.mean(part[name] for part in parts) for name in parts[0]}
+        rows += compare(watched, mean, personal_steps)
     return rows
 
 
@@ -71,8 +76,16 @@ def listed(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.0f}" for name, value in parts.items())
 
 
+def on_all_cores(options: Options, personal_steps: int) -> list[dict[str, float]]:
+    """The clients' parts, measured by one process on each core at the same time."""
+    count = cpus()
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(client_parts, [options] * count, [personal_steps] * count))
+
+
 def client_parts(options: Options, personal_steps: int) -> dict[str, float]:
     """Processor seconds of all clients together in one round, by what is done between a message and its use."""
+    torch.set_num_threads(1)
     words = {"dataset": "mnist", "size": "medium", "data-dir": str(options.data_dir)}
     settings = Settings.parse(defaults() | words | {"personal-steps": personal_steps})
     spent: dict[str, float] = defaultdict(float)
