@@ -107,11 +107,10 @@ class SpikeSlabWorkspace(GaussianWorkspace):
         self.temperature = temperature
         self.logit_q, self.logit_w = q[2], w[2]
         self.on, self.doubt = torch.empty_like(q[:2])  # λ_q and λ_q(1−λ_q)
-        self.slabs, self.etas, self.softs = torch.empty(3, *q[:2].shape, device=q.device)  # of both draws
+        self.slabs, self.etas = torch.empty(2, *q[:2].shape, device=q.device)  # of both draws
         super().__init__(q, w, zeta)
         self.by_logit = self.gradient[2]
         (self.slab, self.slab_mirror), (self.eta, self.eta_mirror) = self.slabs, self.etas
-        self.soft, self.soft_mirror = self.softs
 
     def q_moved(self) -> None:
         super().q_moved()
@@ -126,25 +125,28 @@ class SpikeSlabWorkspace(GaussianWorkspace):
         return _where_on(self.slabs, self.etas, self.thetas)
 
     def add(self, at_theta: Tensor, at_mirror: Tensor) -> None:
-        if self.empty:
-            self.by_logit.zero_()
-        soft = torch.abs(self.etas, out=self.softs).mul_(-1 / self.temperature).sigmoid_()
-        # of γ̃ and 1−γ̃ the one that keeps its digits
+        # of γ̃ and 1−γ̃ the one that keeps its digits; the network is done with its draws
+        soft = torch.abs(self.etas, out=self.thetas).mul_(-1 / self.temperature).sigmoid_()
         torch.ops.aten.sigmoid_backward.grad_input(self.slabs, soft, grad_input=soft)
-        self.by_logit.addcmul_(at_theta, self.soft, value=1 / self.temperature)
-        self.by_logit.addcmul_(at_mirror, self.soft_mirror, value=1 / self.temperature)
+        if self.empty:
+            torch.mul(at_theta, self.theta, out=self.by_logit)
+            self.by_logit.addcmul_(at_mirror, self.mirror).mul_(1 / self.temperature)
+        else:
+            self.by_logit.addcmul_(at_theta, self.theta, value=1 / self.temperature)
+            self.by_logit.addcmul_(at_mirror, self.mirror, value=1 / self.temperature)
         super().add(_where_on(at_theta, self.eta, at_theta), _where_on(at_mirror, self.eta_mirror, at_mirror))
 
     def _add_prior(self) -> None:
-        distance = torch.sub(self.mu_q, self.mu_w, out=self.one)
-        kl = torch.mul(distance, self.precision_w, out=self.other)
-        self.by_mu.addcmul_(kl, self.on, value=self.zeta)
-        kl.mul_(distance)
-        excess = torch.sub(self.square_q, self.square_w, out=self.one).mul_(self.precision_w)
-        kl.add_(excess)
-        self.by_rho.addcmul_(excess.div_(self.sigma_q), self.on, value=self.zeta)
-        kl.sub_(torch.div(self.sigma_q, self.sigma_w, out=self.one).log_(), alpha=2)  # twice KL(N_q ‖ N_w)
-        gate = torch.sub(self.logit_q, self.logit_w, out=self.one).add_(kl, alpha=0.5)
+        scratch, ratio = self.slabs  # nothing more is added to this step
+        weight = self._weight_w()
+        distance = torch.sub(self.mu_q, self.mu_w, out=self.other)
+        self.by_mu.addcmul_(distance, weight, value=self.zeta)
+        excess = torch.sub(self.square_q, self.square_w, out=scratch)
+        self.by_rho.addcmul_(torch.div(excess, self.sigma_q, out=ratio), weight, value=self.zeta)
+        excess.addcmul_(distance, distance)
+        gate = torch.sub(self.logit_q, self.logit_w, out=self.one)
+        gate.sub_(torch.div(self.sigma_q, self.sigma_w, out=ratio).log_())
+        gate.addcmul_(excess, self.precision_w, value=0.5)  # with KL(N_q ‖ N_w) now
         self.by_logit.addcmul_(gate, self.doubt, value=self.zeta)
 
     def w_gradient(self) -> Tensor:

@@ -37,7 +37,7 @@ class Case:
 
 
 CASES = [
-    Case("dnn", (1, 28, 28), Recipe(local_steps=20, batch_size=100), 25, 100),
+    Case("dnn", (1, 28, 28), Recipe(local_steps=20, batch_size=100), 60, 100),
     Case("vgg", (3, 32, 32), Recipe(local_steps=5, batch_size=100), 5, 40),
 ]
 
