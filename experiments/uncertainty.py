@@ -9,7 +9,7 @@ Runs what has not been run yet (each line of RUNS is one `fedbayes run`), then r
 2. how NLL and ECE depend on the number of draws, on ζ and on the round, and whether a model is too sure or not sure
    enough;
 3. AUROC of each model's uncertainty for a client's own test digits against digits of classes it never saw, and against
-   Fashion-MNIST, mean ± sd over the ten clients.
+   Fashion-MNIST, mean over the ten clients; and how many of the digits it never saw a model gets right.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from tables import measured, run
+from torch import Tensor
 
 from bayes_core.metrics import add, summarise, tally
 from bayes_core.uncertainty import auroc
@@ -27,6 +28,7 @@ from fedbayes.settings import Settings, defaults
 
 CLIENTS = 10
 DRAWS = (0, 2, 10, 50)  # 0: the posterior-mean network
+SCORES = ("confidence", "entropy", "mutual_information")
 EXAMPLES = 2000  # of each kind and client
 MNIST = "dataset=mnist size=small rounds=60 eval-every=20 validation-fraction=0.2 temperature-scaling=true"
 RUNS = {
@@ -102,40 +104,50 @@ def models(name: str, out_dir: Path, site: int) -> dict[str, Personal]:
     return found
 
 
-def unknown(data_dir: str, site: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A client's own test digits, digits of classes it never saw (other clients' test data), and clothing."""
+def unknown(data_dir: str, site: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A client's own test digits, digits of classes it never saw (other clients' test data) with their labels, and
+    clothing."""
     settings = Settings.parse(defaults() | {"dataset": "mnist", "data-dir": data_dir})
     clients = [load(settings, number, CLIENTS) for number in range(CLIENTS)]
     own = clients[site]
     seen = torch.zeros(10, dtype=torch.bool).index_fill_(0, own.y_train.unique(), True)
     digits = torch.cat([other.x_test[~seen[other.y_test]] for other in clients])
+    labels = torch.cat([other.y_test[~seen[other.y_test]] for other in clients])
     clothing = load(settings.model_copy(update={"dataset": "fmnist"}), site, CLIENTS).x_test
     generator = torch.Generator().manual_seed(site)
-    chosen = [
-        x[torch.randperm(len(x), generator=generator)[:EXAMPLES]] for x in (own.x_test, digits, clothing)
-    ]
-    return chosen[0], chosen[1], chosen[2]
+    kinds = (own.x_test, digits, clothing)
+    chosen = [torch.randperm(len(x), generator=generator)[:EXAMPLES] for x in kinds]
+    own_x, digits_x, clothing_x = (x[places] for x, places in zip(kinds, chosen, strict=True))
+    return own_x, digits_x, labels[chosen[1]], clothing_x
 
 
 def detection(data_dir: str, out_dir: Path) -> str:
-    """One line a model and score; mean ± sd over clients."""
-    scores: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    """One line a model: what it gets right of the unseen, then AUROC by each score; means over clients."""
+    found: dict[tuple[str, str], list[list[float]]] = {}
     for site in range(CLIENTS):
-        examples = unknown(data_dir, site)
+        x_own, x_digits, labels, x_clothing = unknown(data_dir, site)
         for name, (title, _) in RUNS.items():
             for model, personal in models(name, out_dir, site).items():
-                own, digits, clothing = (personal.predict(x) for x in examples)
-                for score in ("confidence", "entropy", "mutual_information"):
-                    sign = -1 if score == "confidence" else 1
-                    values = [sign * getattr(one, score) for one in (own, digits, clothing)]
-                    if values[0].any():  # one network's mutual information is 0 everywhere
-                        pair = auroc(values[0], values[1]), auroc(values[0], values[2])
-                        scores.setdefault((title, model, score), []).append(pair)
-    lines = ["| | model | score | unseen digits | Fashion-MNIST |", "|---|---|---|---|---|"]
-    for (title, model, score), pairs in scores.items():
-        values = torch.tensor(pairs)
-        cells = [f"{mean:.3f} ± {sd:.3f}" for mean, sd in zip(values.mean(0), values.std(0), strict=True)]
-        lines.append(f"| {title} | {model} | {score.replace('_', ' ')} | {' | '.join(cells)} |")
+                own, digits, clothing = (personal.predict(x) for x in (x_own, x_digits, x_clothing))
+                values = [float((digits.labels == labels).float().mean())]
+                for other in (digits, clothing):
+                    for score in SCORES:
+                        sign = -1 if score == "confidence" else 1
+                        values.append(auroc(sign * getattr(own, score), sign * getattr(other, score)))
+                found.setdefault((title, model), []).append(values)
+    names = " | ".join(score.replace("_", " ") for score in SCORES)
+    lines = [
+        f"| | model | right on unseen digits | unseen: {names} | Fashion-MNIST: {names} |",
+        f"|---|---|{'---|' * (1 + 2 * len(SCORES))}",
+    ]
+    for (title, model), rows in found.items():
+        mean, sd = torch.tensor(rows).mean(0), torch.tensor(rows).std(0)
+        cells = [f"{100 * mean[0]:.1f} %"]
+        for place in range(1, len(mean)):
+            spread = f" ± {sd[place]:.3f}" if SCORES[(place - 1) % len(SCORES)] == "entropy" else ""
+            # one network's mutual information is 0 everywhere
+            cells.append("–" if float(sd[place]) == 0 else f"{mean[place]:.3f}{spread}")
+        lines.append(f"| {title} | {model} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

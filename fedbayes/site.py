@@ -4,10 +4,12 @@ import os
 import shlex
 import socket
 import ssl
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbayes import executor
 from fedbayes.app_bundle import toml_value
 from fedbayes.errors import CommandError
 from fedbayes.flower import environment, free_port, program
@@ -60,16 +62,22 @@ def start(folder: Path, address: str, config: SiteConfig, extra: Sequence[str]) 
         )
     address = address if ":" in address else f"{address}:{FLEET_PORT}"
     check_coordinator(address, folder / CA_CERTIFICATE)
+    port = str(free_port())
+    warm = executor.available() and "--isolation" not in extra
     command = [
         str(program("flower-supernode")), "--superlink", address,
         "--root-certificates", str(folder / CA_CERTIFICATE), "--auth-supernode-private-key", str(folder / SITE_KEY),
-        "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config.node_config(), *extra,
+        "--host", "127.0.0.1", "--port", port, "--isolation", "process" if warm else "subprocess",
+        "--node-config", config.node_config(), *extra,
     ]  # fmt: skip
     print(f"$ {shlex.join(command)}")
     print(REFUSED, flush=True)
     os.umask(0o077)  # the personal model is this site's alone
     home = {"FLWR_HOME": str(folder / "flower")}  # of this site alone, unless its owner has chosen one
-    os.execve(command[0], command, home | environment() | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"})
+    variables = home | environment() | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
+    if warm:
+        subprocess.Popen(executor.command(f"127.0.0.1:{port}"), env=variables)
+    os.execve(command[0], command, variables)
 
 
 def check_coordinator(address: str, authority: Path) -> None:

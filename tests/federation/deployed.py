@@ -176,10 +176,9 @@ class Deployment:
         """The ClientApp of a site, if there is one that has opened its personal state (Linux: /proc)."""
         for process in family(self.running[f"site-{number}"].process):
             with suppress(psutil.Error, OSError):
-                if any(word.endswith("flwr-clientapp") for word in process.cmdline()):
-                    opened = Path(f"/proc/{process.pid}/fd").iterdir()
-                    if any(str(file.readlink()) == str(state) for file in opened):
-                        return process
+                opened = Path(f"/proc/{process.pid}/fd").iterdir()
+                if any(str(file.readlink()) == str(state) for file in opened):
+                    return process
         return None
 
     def end(self) -> None:
