@@ -1,7 +1,12 @@
 """The Flower ServerApp: settings → hello → strategy → rounds → run folder."""
 
 import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from types import FrameType
 from typing import Any
 
 import torch
@@ -59,7 +64,8 @@ def run(grid: Grid, settings: Settings) -> None:
     }
     folder = RunFolder.open(settings, facts)
     try:
-        _train(grid, settings, method, roster, folder)
+        with _marked_when_stopped(folder):
+            _train(grid, settings, method, roster, folder)
         folder.set_state("finished")
         _report(folder)
         failed = sum(int(row["clients_failed"] or 0) for row in read_rows(folder.path / "rounds.csv"))
@@ -73,6 +79,29 @@ def run(grid: Grid, settings: Settings) -> None:
         raise
     finally:
         folder.close()
+
+
+@contextmanager
+def _marked_when_stopped(folder: RunFolder) -> Iterator[None]:
+    """Flower stops a run by SIGINT, says good-bye in the handler, and ends a process by force that takes long over it.
+
+    So the state is written before. In a simulation, where this is not the main thread, `fedbayes run` writes it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        folder.set_state("stopped")
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _report(folder: RunFolder) -> None:

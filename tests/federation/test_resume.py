@@ -1,5 +1,6 @@
 """A run killed at any moment and resumed ends like one that was never stopped."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,3 +138,25 @@ def test_a_finished_run_resumed_as_it_is_stays_whole(federate: Federate) -> None
     assert federate("run", resume=True).metrics == before
     with pytest.raises(RunError, match="has 4 rounds already"):
         federate("run", resume=True, rounds=2)
+
+
+def test_a_stopped_run_is_marked_before_flower_ends_its_process(federate: Federate) -> None:
+    """Flower's handler of the signal may not come to an end; what the folder says then is what remains."""
+    seen: list[str] = []
+
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        exchange = message.content.get("exchange")
+        if exchange and exchange["round"] == 2 and number == 0:
+            signal.raise_signal(signal.SIGINT)
+        return reply
+
+    before = signal.signal(
+        signal.SIGINT,
+        lambda *_: seen.append(federate.latest.state),  # type: ignore[attr-defined]
+    )
+    try:
+        run = federate(interfere=interfere)
+        assert signal.getsignal(signal.SIGINT).__name__ == "<lambda>", "it is put back"  # type: ignore[union-attr]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == ["stopped"] and run.state == "finished"
