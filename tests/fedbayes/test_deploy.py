@@ -68,20 +68,52 @@ def test_a_sites_own_configuration_survives_flowers_parsing(tmp_path: Path) -> N
     }  # fmt: skip
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """Commands with their environments, in place of what they would do."""
+    found: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda path, words, environment: found.append((words, environment)))
+    monkeypatch.setattr(subprocess, "Popen", lambda words, env: found.append((words, env)))
+    return found
+
+
+Started = list[tuple[list[str], dict[str, str]]]
+
+
 def test_the_site_becomes_flowers_program(
-    keys: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    keys: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], started: Started
 ) -> None:
     monkeypatch.delenv("FLWR_HOME")
-    started: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr(os, "execve", lambda path, words, environment: started.append((words, environment)))
     with pytest.raises(SystemExit) as end:
         main(["site", "keys/site-0", "--at", "127.0.0.1:1", "--share", "0/3", "--", "--max-retries", "1"])
     assert end.value.code == 0
-    (words, environment), said = started[0], capsys.readouterr().out
+    (executor, its), (words, environment) = started
+    said = capsys.readouterr().out
     assert words[0].endswith("flower-supernode") and words[1:3] == ["--superlink", "127.0.0.1:1"]
     assert words[-2:] == ["--max-retries", "1"], "what follows -- is Flower's"
     assert environment["FLWR_HOME"] == str(keys / "site-0" / "flower")
     assert "127.0.0.1:1 does not answer yet" in said and "$ " in said and "--root-certificates" in said
+    port = words[words.index("--port") + 1]
+    assert executor[-2:] == [f"127.0.0.1:{port}", str(os.getpid())] and its == environment
+    assert words[words.index("--isolation") + 1] == "process", "what carries messages out is the executor"
+
+
+def test_a_site_can_do_it_flowers_way(keys: Path, started: Started) -> None:
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "site",
+                "keys/site-0",
+                "--at",
+                "127.0.0.1:1",
+                "--share",
+                "0/3",
+                "--",
+                "--isolation",
+                "subprocess",
+            ]
+        )
+    assert len(started) == 1 and started[0][0][-2:] == ["--isolation", "subprocess"]
 
 
 def test_the_coordinator_is_remembered_once_and_never_replaced(

@@ -1,0 +1,54 @@
+"""Messages are carried out in forked processes that have Flower's ClientApp and nothing of the site's own fedbayes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbayes import executor
+
+pytestmark = pytest.mark.skipif(not executor.available(), reason="this system cannot fork")
+
+STAND_IN = """
+import json, os, signal, sys
+
+def flwr_clientapp():
+    ours = sorted(name for name in sys.modules if name.split(".")[0] in ("fedbayes", "bayes_core"))
+    default = signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+    print(json.dumps([sys.argv, ours, default, os.getpid()]), flush=True)
+    sys.exit(3)
+"""
+PARENT = """
+import json, os, socket
+from fedbayes import executor
+executor.CLIENT_APP, executor.IMPORTED = "stand_in", ("stand_in", "bayes_core")
+ours, theirs = socket.socketpair()
+if os.fork() == 0:
+    ours.close()
+    executor.wait_for_messages(theirs)
+    print(json.dumps("the end"))
+else:
+    theirs.close()
+    ours.sendall(b'["--token", "a"]\\n["--token", "b c"]\\n')
+    ours.close()
+    os.wait()
+"""
+
+
+def test_one_process_a_message_until_the_socket_closes(tmp_path: Path) -> None:
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", PARENT], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0 and not ended.stderr, ended.stderr
+    said = [json.loads(line) for line in ended.stdout.splitlines()]
+    said.remove("the end")
+    assert sorted(one[0] for one in said) == [
+        ["flwr-clientapp", "--token", "a"], ["flwr-clientapp", "--token", "b c"],
+    ]  # fmt: skip
+    assert all(ours == [] and default for _, ours, default, _ in said)
+    assert len({pid for *_, pid in said}) == 2
