@@ -45,14 +45,14 @@ def main() -> None:
 def wait_for_messages(requests: socket.socket) -> None:
     """Ends with the SuperExec, which closes its end of the socket then. A child carries out one message and ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the SuperExec, which tells its ClientApps
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads now, which a fork does not copy
     for module in IMPORTED:
         importlib.import_module(module)
     for module in [name for name in sys.modules if name.split(".")[0] in OURS]:
         del sys.modules[module]  # the site's own fedbayes may be another version than the run's
     gc.freeze()
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_IGN
-    )  # nobody asks how a child has ended: the kernel clears it away
+    # Nobody asks how a child has ended: the kernel clears it away.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in requests.makefile("r", encoding="utf-8"):
         if os.fork() == 0:
             requests.close()
@@ -88,8 +88,8 @@ def run_superexec(address: str, parent: int, requests: socket.socket) -> None:
 
 
 def available() -> bool:
-    """Not on Windows, which cannot fork."""
-    return hasattr(os, "fork")
+    """Windows cannot fork; on a Mac the system's libraries do not survive it."""
+    return sys.platform == "linux"
 
 
 if __name__ == "__main__":
