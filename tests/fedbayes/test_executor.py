@@ -1,12 +1,16 @@
 """Messages are carried out in forked processes that have Flower's ClientApp and nothing of the site's own fedbayes."""
 
+import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec, Executor
 
 from fedbayes import executor
 
@@ -52,3 +56,35 @@ def test_one_process_a_message_until_the_socket_closes(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all(ours == [] and default for _, ours, default, _ in said)
     assert len({pid for *_, pid in said}) == 2
+
+
+def test_without_the_other_process_a_message_is_carried_out_flowers_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    superexec = importlib.import_module("flwr.supercore.superexec.run_superexec")
+    monkeypatch.setattr(superexec, "get_executor", superexec.get_executor)  # put back afterwards
+    made: list[Executor] = []
+    monkeypatch.setattr(superexec, "run_superexec", lambda *_, **__: made.append(superexec.get_executor()))
+    ours, theirs = socket.socketpair()
+    executor.run_superexec("127.0.0.1:1", os.getpid(), ours)
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", started.append)
+    spec = ExecutionSpec(
+        task_type=TaskType.CLIENT_APP, runtime_api_address="127.0.0.1:1", token="secret", insecure=True,
+        root_certificates_path=None, runtime_dependency_install=False, parent_pid=1, suppress_output=False, task_id=7,
+    )  # fmt: skip
+    assert made[0].launch(spec).status == "accepted"
+    words = [
+        "--runtime-api-address",
+        "127.0.0.1:1",
+        "--token",
+        "secret",
+        "--insecure",
+        "--parent-pid",
+        str(os.getpid()),
+    ]
+    assert json.loads(theirs.recv(1000)) == words and not started, "no token in a list of processes"
+    theirs.close()
+    assert made[0].launch(spec).status == "accepted"
+    assert started[0][0] == "flwr-clientapp" and "secret" in started[0]
+    made[0].close()
