@@ -18,14 +18,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
+from fedbayes.executor import IMPORTED
 from fedbayes.flower import free_port
 from server_app.runs import read_rows
 
 SITES = 3
 MEASURED = ("pm_accuracy", "gm_accuracy")
-IMPORTS = (
-    "import flwr.supernode.cli.flwr_clientapp, torch"  # what a new Python for a message would begin with
-)
+IMPORTS = f"import {', '.join(IMPORTED)}"  # what a new Python for a message would begin with
 
 
 def fedbayes(*words: str) -> list[str]:

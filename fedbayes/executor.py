@@ -1,7 +1,7 @@
 """Carries out a site's messages, each in a process of its own, forked from one that has imported PyTorch already.
 
 Flower starts a new Python for every message, whose imports alone take seconds of processor time. So `fedbayes site`
-runs Flower's SuperExec as `python -m fedbayes.executor ADDRESS PARENT`. It forks once, before anything is imported:
+runs Flower's SuperExec as `python -m fedbayes.executor ADDRESS PARENT`. It forks once, before Flower is imported:
 the second process imports what is the same for every run, and forks again for each message. The app itself comes with
 the run; every message imports it anew, from the bundle that the coordinator has sent.
 """
@@ -13,7 +13,10 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from fedbayes.app_bundle import PACKAGES
 
 if TYPE_CHECKING:
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
@@ -23,7 +26,13 @@ IMPORTED = (
     CLIENT_APP, "torch", "torch.fx.experimental.symbolic_shapes",  # the latter by the first torch.autograd.grad
     "safetensors.torch", "sklearn.datasets",
 )  # fmt: skip
-OURS = {"fedbayes", "client_app", "server_app", "strategies", "bayes_core"}
+OTHERWISE = (
+    "--isolation",
+    "--host",
+    "--port",
+    "--ssl-",
+    "--superexec-",
+)  # what a SuperNode is told of its executor
 
 
 def command(address: str) -> list[str]:
@@ -48,7 +57,7 @@ def wait_for_messages(requests: socket.socket) -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads now, which a fork does not copy
     for module in IMPORTED:
         importlib.import_module(module)
-    for module in [name for name in sys.modules if name.split(".")[0] in OURS]:
+    for module in [name for name in sys.modules if name.split(".")[0] in PACKAGES]:
         del sys.modules[module]  # the site's own fedbayes may be another version than the run's
     gc.freeze()
     # Nobody asks how a child has ended: the kernel clears it away.
@@ -87,9 +96,12 @@ def run_superexec(address: str, parent: int, requests: socket.socket) -> None:
     superexec.run_superexec(address, insecure=True, parent_pid=parent)
 
 
-def available() -> bool:
-    """Windows cannot fork; on a Mac the system's libraries do not survive it."""
-    return sys.platform == "linux"
+def fits(extra: Sequence[str]) -> bool:
+    """Whether it can serve a SuperNode with these further words: not one whose owner has arranged for an executor.
+
+    Windows cannot fork; on a Mac the system's libraries do not survive it.
+    """
+    return sys.platform == "linux" and not any(word.startswith(OTHERWISE) for word in extra)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def start(folder: Path, address: str, config: SiteConfig, extra: Sequence[str]) 
     address = address if ":" in address else f"{address}:{FLEET_PORT}"
     check_coordinator(address, folder / CA_CERTIFICATE)
     port = str(free_port())
-    warm = executor.available() and "--isolation" not in extra
+    warm = executor.fits(extra)
     command = [
         str(program("flower-supernode")), "--superlink", address,
         "--root-certificates", str(folder / CA_CERTIFICATE), "--auth-supernode-private-key", str(folder / SITE_KEY),

@@ -78,9 +78,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, 
 
 
 Started = list[tuple[list[str], dict[str, str]]]
-needs_fork = pytest.mark.skipif(
-    not executor.available(), reason="here Flower starts a process for each message"
-)
+needs_fork = pytest.mark.skipif(not executor.fits(()), reason="here Flower starts a process for each message")
 
 
 @needs_fork
@@ -102,22 +100,18 @@ def test_the_site_becomes_flowers_program(
     assert words[words.index("--isolation") + 1] == "process", "what carries messages out is the executor"
 
 
-def test_a_site_can_do_it_flowers_way(keys: Path, started: Started) -> None:
+@pytest.mark.parametrize(
+    "extra",
+    [["--isolation", "subprocess"], ["--isolation=subprocess"], ["--port", "9094"], ["--ssl-certfile", "a"]],
+)
+def test_who_arranges_for_an_executor_gets_none_of_ours(
+    keys: Path, started: Started, extra: list[str]
+) -> None:
     with pytest.raises(SystemExit):
-        main(
-            [
-                "site",
-                "keys/site-0",
-                "--at",
-                "127.0.0.1:1",
-                "--share",
-                "0/3",
-                "--",
-                "--isolation",
-                "subprocess",
-            ]
-        )
-    assert len(started) == 1 and started[0][0][-2:] == ["--isolation", "subprocess"]
+        main(["site", "keys/site-0", "--at", "127.0.0.1:1", "--share", "0/3", "--", *extra])
+    words = started[0][0]
+    assert len(started) == 1 and words[-len(extra) :] == extra
+    assert words[words.index("--isolation") + 1] == "subprocess", "Flower's way, unless they say otherwise"
 
 
 def test_the_coordinator_is_remembered_once_and_never_replaced(

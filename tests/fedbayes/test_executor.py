@@ -14,7 +14,7 @@ from flwr.supercore.superexec.executor import ExecutionSpec, Executor
 
 from fedbayes import executor
 
-pytestmark = pytest.mark.skipif(not executor.available(), reason="this system cannot fork")
+pytestmark = pytest.mark.skipif(not executor.fits(()), reason="this system cannot fork")
 
 STAND_IN = """
 import json, os, signal, sys
@@ -74,15 +74,8 @@ def test_without_the_other_process_a_message_is_carried_out_flowers_way(
         root_certificates_path=None, runtime_dependency_install=False, parent_pid=1, suppress_output=False, task_id=7,
     )  # fmt: skip
     assert made[0].launch(spec).status == "accepted"
-    words = [
-        "--runtime-api-address",
-        "127.0.0.1:1",
-        "--token",
-        "secret",
-        "--insecure",
-        "--parent-pid",
-        str(os.getpid()),
-    ]
+    words = ["--runtime-api-address", "127.0.0.1:1", "--token", "secret", "--insecure"]
+    words += ["--parent-pid", str(os.getpid())]
     assert json.loads(theirs.recv(1000)) == words and not started, "no token in a list of processes"
     theirs.close()
     assert made[0].launch(spec).status == "accepted"
