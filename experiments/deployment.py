@@ -114,7 +114,7 @@ def main() -> None:
     print(f"| in all | {simulation:.2f} | {network:.2f} |")
     print(f"| the work: evaluate, train, save | | {work:.2f} |")
     print(f"| waiting for Flower's polls, forking, sending | | {network - work:.2f} |")
-    print(f"| saved by forking: imports of Flower and torch at {SITES} sites at once | | {start:.2f} |")
+    print(f"| saved by forking: imports at {SITES} sites at once | | {start:.2f} |")
 
 
 if __name__ == "__main__":
