@@ -34,9 +34,21 @@ def vgg(inputs: Sequence[int], classes: int) -> nn.Module:
         )
     layers: list[nn.Module] = []
     for out in (16, 32, 64, 128, 128):
-        layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(channels, out, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
         channels = out
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * (height // 32) * (width // 32), classes))
+    return Photographs(*layers, nn.Flatten(), nn.Linear(128 * (height // 32) * (width // 32), classes))
+
+
+class Photographs(nn.Sequential):
+    """Layers that run over pixels whose channels lie side by side, where convolutions and pooling are fastest.
+
+    For the same reason ReLU comes after the pooling, with a quarter of the numbers: both only compare, so the order
+    changes neither the values nor the gradients.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x.contiguous(memory_format=torch.channels_last))
+        return y
 
 
 class WithNoise(nn.Module):

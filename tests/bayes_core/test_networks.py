@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
 from bayes_core.flat import flatten
 from bayes_core.networks import build
@@ -23,6 +24,20 @@ def test_vgg_has_the_papers_size() -> None:
     convolutions = sum(9 * i * o + o for i, o in pairwise(channels))
     assert len(flatten(network)) == convolutions + 128 * 10 + 10 == 246_314
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_vgg_computes_what_the_papers_order_of_layers_does() -> None:
+    network, x = build("vgg", (3, 32, 32), 10), torch.randn(6, 3, 32, 32)
+    layers = [layer for layer in network.children() if not isinstance(layer, (nn.ReLU, nn.MaxPool2d))]
+    textbook = nn.Sequential(
+        *(part for layer in layers[:5] for part in (layer, nn.ReLU(), nn.MaxPool2d(2))), *layers[5:]
+    )
+    ours, theirs = network(x), textbook(x)
+    torch.testing.assert_close(ours, theirs)
+    by_ours, by_theirs = (
+        torch.autograd.grad(y.square().sum(), list(network.parameters())) for y in (ours, theirs)
+    )
+    torch.testing.assert_close(by_ours, by_theirs)
 
 
 def test_vgg_takes_larger_images() -> None:
