@@ -47,8 +47,10 @@ class Photographs(nn.Sequential):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = super().forward(x.contiguous(memory_format=torch.channels_last))
-        return y
+        x = x.contiguous(memory_format=torch.channels_last)
+        for layer in self:
+            x = layer(x)
+        return x
 
 
 class WithNoise(nn.Module):
