@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from bayes_core.chain import is_chain, layers
 from bayes_core.flat import shapes_of, unflatten
@@ -29,7 +30,7 @@ class Twins(Protocol):
 
 def twins(network: nn.Module, thetas: Tensor, buffers: Mapping[str, Tensor], batch: Tensor) -> Twins:
     """For batches of this shape. The two share `buffers`, which training updates in place."""
-    if len(batch) >= SPLIT and len(batch) % 2 == 0 and is_chain(network, batch):
+    if len(batch) >= SPLIT and is_chain(network, batch):
         return Abreast(network, thetas)
     return Copies(network, thetas, buffers)
 
@@ -66,7 +67,7 @@ class Copies:
 class Abreast:
     """A chain of linear layers with ReLU between them, both twins in each operation and without autograd, which takes
     longer to call products of this size than they take. Examples lie in columns, so that the gradient of a weight
-    matrix comes out in its own layout."""
+    matrix comes out in its own layout. An odd batch has a row of zeros more, whose outputs nobody asks for."""
 
     def __init__(self, network: nn.Sequential, thetas: Tensor) -> None:
         self.gradients = torch.empty_like(thetas)
@@ -75,14 +76,14 @@ class Abreast:
     def nll_gradients(
         self, x: Tensor, y: Tensor, scale: Tensor, likelihood: Likelihood
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        inputs = [x.reshape(2, len(x) // 2, -1).transpose(1, 2)]
+        inputs = [_even(x.flatten(1)).reshape(2, (len(x) + 1) // 2, -1).transpose(1, 2)]
         for weight, bias in self.layers:
             inputs.append(torch.baddbmm(bias, weight, inputs[-1]))
             if weight is not self.layers[-1][0]:
                 inputs[-1].relu_()
         outputs = inputs.pop().transpose(1, 2)
-        value, by_output = value_and_gradient(likelihood, outputs.flatten(0, 1), y, scale)
-        gradient = by_output.view(outputs.shape).transpose(1, 2)
+        value, by_output = value_and_gradient(likelihood, outputs.flatten(0, 1)[: len(x)], y, scale)
+        gradient = _even(by_output).view(outputs.shape).transpose(1, 2)
         backwards = list(zip(self.layers, self.by_layer, inputs, strict=True))[::-1]
         for (weight, _), (by_weight, by_bias), given in backwards:
             torch.bmm(gradient, given.transpose(1, 2), out=by_weight)
@@ -91,3 +92,7 @@ class Abreast:
                 gradient = torch.bmm(weight.transpose(1, 2), gradient)
                 torch.ops.aten.threshold_backward.grad_input(gradient, given, 0, grad_input=gradient)
         return value, list(self.gradients)
+
+
+def _even(rows: Tensor) -> Tensor:
+    return pad(rows, (0, 0, 0, 1)) if len(rows) % 2 else rows

@@ -67,6 +67,7 @@ CHAINS = {
     "images": (nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (8, 1, 2, 3)),
 "vectors": (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), (8, 6)),
     "one layer": (nn.Sequential(nn.Linear(6, 3)), (4, 6)),
+    "an odd batch": (nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (9, 2, 3)),
 }  # fmt: skip
 
 
@@ -113,7 +114,6 @@ class Own(nn.Sequential):
         (nn.Sequential(nn.Linear(6, 6, bias=False)), (8, 6)),
         (nn.Sequential(nn.Linear(6, 6)), (8, 2, 6)),  # an image row by row
         (nn.Sequential(nn.Flatten(2), nn.Linear(6, 6)), (8, 2, 2, 3)),
-        (nn.Sequential(nn.Linear(6, 6)), (9, 6)),  # halves of different size
         (nn.Sequential(nn.Linear(6, 6)), (2, 6)),
     ],
 )
