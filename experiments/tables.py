@@ -49,7 +49,7 @@ TABLES = {  # table: {name of the run: (title, what is added to `fedbayes run`)}
         "rotated-pfedbayes": ("pFedBayes", ROTATED),
     },
     "paper": {  # the other cells of its table 1; DATA is --data-dir, with CIFAR-10 as one .npz
-        "cifar10-pfedbayes": ("CIFAR-10 small, VGG: pFedBayes", f"{CIFAR} zeta=0.6 rho-init=-4"),
+        "cifar10-pfedbayes": ("CIFAR-10 small, VGG: pFedBayes", f"{CIFAR} zeta=3 rho-init=-4"),
         "cifar10-fedavg": ("CIFAR-10 small, VGG: FedAvg (Adam 0.001)", f"{CIFAR} method=fedavg {ADAM}"),
         "cifar10-local": ("CIFAR-10 small, VGG: local (Adam 0.001)", f"{CIFAR} method=local {ADAM}"),
         "fmnist-large": ("FMNIST large: pFedBayes", f"dataset=fmnist size=large personal-steps=5 {LONG}"),
