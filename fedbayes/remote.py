@@ -204,7 +204,7 @@ def _tell(plan: RemotePlan, console: Console, told: _Told, status: int, seconds:
             say(console, f"TensorBoard:  {plan.event_files}")
         say(console, f"Train longer: {plan.resume_command} rounds={2 * int(end['rounds'])}")
         return
-    kept = [f"{told.saved} of {told.rounds} rounds are saved in {place}."] if told.folder else []
+    kept = [f"At least {told.saved} of {told.rounds} rounds are saved in {place}."] if told.folder else []
     kept += [f"Resume with:  {plan.resume_command}"] if told.folder else []
     if status == STOPPED:
         for line in ("Stopped.", *([told.error] if told.error else []), *kept):

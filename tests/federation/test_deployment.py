@@ -383,10 +383,9 @@ def test_stopped_by_hand_and_killed_at_the_coordinator_a_run_is_resumed(
     interrupt(first)
     assert first.ends() == 130
     saved = federation.saved("resumed")
-    assert (
-        f"{saved} of 6 rounds are saved in {federation.folder}/runs/resumed at the coordinator of lan."
-        in first.said
-    )
+    place = re.escape(f"{federation.folder}/runs/resumed at the coordinator of lan.")
+    told = re.search(rf"At least (\d) of 6 rounds are saved in {place}", first.said)
+    assert told and int(told[1]) <= saved, first.said  # a round may end while Flower stops the run
     assert "Resume with:  fedbayes run --resume resumed --on lan" in first.said
     until(lambda: federation.outcome("resumed").state == "stopped", "the state at the coordinator")
 
