@@ -74,9 +74,12 @@ def main() -> int:
     if unknown := set(wanted) - set(names()):
         parser.error(f"There is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(names())}.")
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a table in a file is not to be folded
     options = Options(arguments.full, arguments.data_dir.resolve())
     results: dict[str, object] = {}
+    report = {"machine": machine(), "full": options.full, "results": results}
+    arguments.out_dir.mkdir(parents=True, exist_ok=True)
+    file = arguments.out_dir / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     failed = []
     for name in wanted:
         console.print(f"[dim]{name} …[/]")
@@ -89,11 +92,12 @@ def main() -> int:
                 continue
         console.print(table(f"{title} ({duration:.0f} s)", rows))
         results[name] = {"title": title, "seconds": duration, "rows": [asdict(row) for row in rows]}
+        file.write_text(json.dumps(report, indent=1))  # after each: an hour and a half may be cut short
 
-    arguments.out_dir.mkdir(parents=True, exist_ok=True)
-    file = arguments.out_dir / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    file.write_text(json.dumps({"machine": machine(), "full": options.full, "results": results}, indent=1))
-    console.print(f"Written to {file}." + (f" Failed: {', '.join(failed)}." if failed else ""))
+    if results:
+        console.print(f"Written to {file}.")
+    if failed:
+        console.print(f"Failed: {', '.join(failed)}.")
     return 1 if failed else 0
 
 
