@@ -5,13 +5,16 @@ even in the last bit: each term is split into a coarse and a fine part on two fi
 of rounding errors (see `Sum`); the result is rounded to float32 once.
 """
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
+
+from bayes_core.compiled import NotCompiled, library
 
 BLOCK = 32768  # numbers at a time: what is computed on the way stays in the processor's cache
 # Adding and taking away 1.5·2^k rounds a float64 to a multiple of 2^(k−52).
@@ -30,11 +33,25 @@ class Sum:
         self.coarse = torch.zeros(size, dtype=torch.float64)
         self.fine = torch.zeros(size, dtype=torch.float64)
 
-    def add(self, where: slice, term: Tensor) -> None:
-        """Add `term`, which is used up, to the entries `where`."""
-        coarse = (term + COARSE).sub_(COARSE)
-        self.coarse[where] += coarse
-        self.fine[where] += term.sub_(coarse).add_(FINE).sub_(FINE)
+    def add(self, where: slice, terms: Tensor, weight: float) -> None:
+        """Add weight · terms to the entries `where`; in C where that can be had."""
+        coarse, fine = self.coarse[where], self.fine[where]
+        if terms.shape != coarse.shape:
+            raise ValueError(f"{len(terms)} terms for {len(coarse)} sums.")
+        if terms.dtype != torch.float32:
+            terms = terms.double()
+        terms = terms.cpu().contiguous()
+        try:
+            tally = _tally(terms.dtype)
+        except NotCompiled:
+            for block in blocks(len(terms)):
+                term = terms[block].double() * weight
+                rounded = (term + COARSE).sub_(COARSE)
+                coarse[block] += rounded
+                fine[block] += term.sub_(rounded).add_(FINE).sub_(FINE)
+        else:
+            pointers = (row.data_ptr() for row in (coarse, fine, terms))
+            tally(*pointers, weight, COARSE, FINE, 0, len(terms))
 
     def value(self) -> Tensor:
         return self.coarse + self.fine
@@ -59,9 +76,7 @@ class Mean:
         self.weights: list[float] = []
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
-        flat = upload.reshape(-1)
-        for block in blocks(len(flat)):
-            self.total.add(block, flat[block].double().mul_(weight))
+        self.total.add(slice(None), upload.reshape(-1), weight)
         self.weights.append(weight)
 
     def result(self) -> Tensor:
@@ -84,15 +99,15 @@ class Moments:
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
         for block in blocks(upload.shape[1]):
-            rows = upload[:, block].double()
-            distance = rows[0] - self.origin[0, block]
-            square = softplus(rows[1]).square_().addcmul_(distance, distance)
+            mu, sigma = upload[0, block].double(), softplus(upload[1, block]).double()
+            distance = mu.sub_(self.origin[0, block])
+            square = sigma.square_().addcmul_(distance, distance)
             if self.gates is not None:
-                gate = rows[2].clamp_min_(1e-30)
+                gate = upload[2, block].double().clamp_min_(1e-30)
                 distance, square = distance.mul_(gate), square.mul_(gate)
-                self.gates.add(block, gate.mul_(weight))
-            self.first.add(block, distance.mul_(weight))
-            self.second.add(block, square.mul_(weight))
+                self.gates.add(block, gate, weight)
+            self.first.add(block, distance, weight)
+            self.second.add(block, square, weight)
         self.weights.append(weight)
 
     def result(self) -> Tensor:
@@ -126,6 +141,15 @@ def extrapolate(w: Tensor, target: Tensor, beta: float) -> Tensor:
 def inverse_softplus(sigma: Tensor) -> Tensor:
     """ρ with softplus(ρ) = σ, without overflow for large σ."""
     return sigma + torch.log(-torch.expm1(-sigma))
+
+
+def _tally(dtype: torch.dtype) -> Any:
+    """The C function that adds terms of this type."""
+    found = library()
+    tally = found.tally if dtype == torch.float32 else found.tally_wide
+    number, whole = ctypes.c_double, ctypes.c_int64
+    tally.argtypes = [*3 * [ctypes.c_void_p], number, number, number, whole, whole]
+    return tally
 
 
 def _checked(uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Sequence[float]:

@@ -1,35 +1,18 @@
 """The client step with its update fused into a few passes, by the C of kernels.py.
 
-The library is built once for a machine by its C compiler (a few seconds) and kept in the user's cache, where every
-later process finds it (a millisecond). Where there is no compiler, or the weights are on a GPU, NotFused says so, and
-the PlainSteps of steps.py do the same.
+Where that cannot be compiled, or the weights are on a GPU, NotCompiled says so, and the PlainSteps of steps.py do the
+same.
 """
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
-from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from bayes_core.compiled import NotCompiled, library
 from bayes_core.families import Gaussian, SpikeSlab
-from bayes_core.kernels import SOURCE
 from bayes_core.optimisers import BETA1, Optimiser
-
-OPTIONS = ["-O3", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
-# not `native`: a cache in a home folder may be shared by machines of different kinds
-ARCHITECTURES = {"AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "AVX2": ["-march=x86-64-v3"]}
-
-
-class NotFused(Exception):
-    """Why there is no fused step here, in words."""
 
 
 class State(ctypes.Structure):
@@ -53,17 +36,17 @@ class Moments(ctypes.Structure):
 
 
 class FusedSteps:
-    """In place on the parameters of two Adams, in float32 on the CPU; NotFused where that is not so."""
+    """In place on the parameters of two Adams, in float32 on the CPU; NotCompiled where that is not so."""
 
     def __init__(
         self, family: Gaussian | SpikeSlab, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float
     ) -> None:
         q, w = q_optimiser.parameters, w_optimiser.parameters
         if q_optimiser.optimizer != "adam":
-            raise NotFused(f"it is made for adam, not {q_optimiser.optimizer}")
+            raise NotCompiled(f"it is made for adam, not {q_optimiser.optimizer}")
         if q.device.type != "cpu" or q.dtype != torch.float32:
-            raise NotFused(f"it is made for float32 on the CPU, not {q.dtype} on {q.device}")
-        self.library = library()
+            raise NotCompiled(f"it is made for float32 on the CPU, not {q.dtype} on {q.device}")
+        self.library = declared(library())
         self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
         self.gated = isinstance(family, SpikeSlab) and family.gated
         self.thetas, self.noise = torch.empty(2, 2, q.shape[1])
@@ -121,61 +104,11 @@ def moments_of(optimiser: Optimiser) -> Moments:
     )
 
 
-def library() -> ctypes.CDLL:
-    """The compiled kernels of this machine; NotFused where they cannot be had."""
-    found = _library()
-    if isinstance(found, NotFused):
-        raise found
-    return found
-
-
-@cache
-def _library() -> ctypes.CDLL | NotFused:
-    """Tried once in a process, whatever comes of it."""
-    try:
-        file = cached()
-        if not file.exists():
-            build(file)
-        found = ctypes.CDLL(str(file))
-    except NotFused as reason:
-        return reason
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # a folder that cannot be written, a library that cannot be loaded
-        return NotFused(f"its library cannot be kept or loaded ({error})")
+def declared(found: ctypes.CDLL) -> ctypes.CDLL:
+    """With the types of what its functions take."""
     state, whole, switch = ctypes.POINTER(State), ctypes.c_int64, ctypes.c_int
     found.spread.argtypes = [state, whole, whole]
     found.draw.argtypes = found.add.argtypes = [state, switch, whole, whole]
     moments = ctypes.POINTER(Moments)
     found.step.argtypes = [state, moments, moments, switch, switch, switch, whole, whole]
     return found
-
-
-def cached() -> Path:
-    """The library's file: another source, compiler options or kind of processor is another file."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    identity = repr((SOURCE, options(), platform.system(), platform.machine()))
-    return home / "fedbayes" / f"step-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
-
-
-def options() -> list[str]:
-    return OPTIONS + ARCHITECTURES.get(torch.backends.cpu.get_cpu_capability(), [])
-
-
-def build(file: Path) -> None:
-    """Compiles into a file of its own, then renames: another process never loads half a library."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if not compiler:
-        raise NotFused("there is no C compiler (cc, gcc or clang) on this machine")
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, new = tempfile.mkstemp(suffix=".so", dir=file.parent)
-    os.close(handle)
-    try:
-        command = [compiler, *options(), "-x", "c", "-", "-o", new]
-        done = subprocess.run(command, input=SOURCE, text=True, capture_output=True, check=False)
-        if done.returncode:
-            raise NotFused(f"{compiler} cannot build it: {done.stderr.strip()[-300:]}")
-        Path(new).replace(file)
-    finally:
-        Path(new).unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""The client step in C: each number is read once, and everything that needs it is done with it.
+"""The client step and the server's sums in C: each number is read once, and everything that needs it is done with it.
 
-The same formulas as in workspace.py with Adam's step in them, on rows of n numbers, from `begin` to `end`. Switches
-such as `gated` are constants wherever one of the loops is called, so that each case gets a loop of its own. exp, log1p
-and log are polynomials (error below 2e-7), because not every system's C library has them vectorised. `-ffast-math` is
-not used: q = w must give a gradient of exactly 0.
+The step has the formulas of workspace.py with Adam's step in them, on rows of n numbers, from `begin` to `end`.
+Switches such as `gated` are constants wherever one of the loops is called, so that each case gets a loop of its own.
+exp, log1p and log are polynomials (error below 2e-7), because not every system's C library has them vectorised.
+`-ffast-math` is not used: q = w must give a gradient of exactly 0, and the sums take away what they have added.
 """
 
 SOURCE = r"""
@@ -233,4 +233,18 @@ void step(const state *s, const memory *of_q, const memory *of_w, int gated, int
         if (gated) { STEPS(1) } else { STEPS(0) }
     }
 }
+
+/* Sum.add of bayes_core/aggregate.py; adding and taking away `above` and `below` rounds to its two grids. */
+#define TALLY(name, type)                                                                                         \
+    void name(double *restrict coarse, double *restrict fine, const type *restrict terms, double weight,          \
+              double above, double below, int64_t begin, int64_t end) {                                           \
+        EACH {                                                                                                    \
+            double term = (double)terms[i] * weight, rounded = (term + above) - above;                            \
+            coarse[i] += rounded;                                                                                 \
+            fine[i] += ((term - rounded) + below) - below;                                                        \
+        }                                                                                                         \
+    }
+
+TALLY(tally, float)
+TALLY(tally_wide, double)
 """

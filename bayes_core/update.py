@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayes_core.batches import minibatches
+from bayes_core.compiled import NotCompiled
 from bayes_core.families import Gaussian, SpikeSlab
 from bayes_core.flat import Shapes, buffers_of, unflatten
-from bayes_core.fused import FusedSteps, NotFused
+from bayes_core.fused import FusedSteps
 from bayes_core.likelihoods import Likelihood, categorical
 from bayes_core.optimisers import Memory, Optimiser
 from bayes_core.steps import PlainSteps, Steps
@@ -123,7 +124,7 @@ def _steps(
     if recipe.compile is not False:
         try:
             return FusedSteps(family, q_optimiser, w_optimiser, recipe.zeta)
-        except NotFused as reason:
+        except NotCompiled as reason:
             if recipe.compile:
                 _warn(f"compile = true, but plain PyTorch takes the steps: {reason}.")
     return PlainSteps(family, q_optimiser, w_optimiser, recipe.zeta)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bayes_core import Gaussian, Personal, Recipe, SpikeSlab, client_update, fused
+from bayes_core import Gaussian, Personal, Recipe, SpikeSlab, client_update, compiled
 from bayes_core.flat import flatten
 from bayes_core.networks import build
 from benchmarks import limit, others, textbook
@@ -109,8 +109,8 @@ def ours(
 
 def one_off() -> list[Measurement]:
     with tempfile.TemporaryDirectory() as folder:
-        compiling = seconds(partial(fused.build, Path(folder) / "step.so"))
-    code = "from time import time; from bayes_core.fused import library; a = time(); library(); print(time() - a)"
+        compiling = seconds(partial(compiled.build, Path(folder) / "step.so"))
+    code = "from time import time; from bayes_core.compiled import library; a = time(); library(); print(time() - a)"
     finding = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
         for _ in range(3)

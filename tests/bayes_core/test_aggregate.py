@@ -1,6 +1,7 @@
 """The server's arithmetic on numbers made by hand, and against a numeric optimiser."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from bayes_core.aggregate import (
     Aggregate,
     Mean,
     Moments,
+    Sum,
     extrapolate,
     inverse_softplus,
     mean,
     moments,
 )
+from bayes_core.compiled import _library as compiled_library
 
 UPLOADS = [torch.tensor([[1.0, 2.0], [-2.0, -1.0]]), torch.tensor([[3.0, 6.0], [-4.0, -2.0]])]
 
@@ -115,6 +118,36 @@ def test_large_small_and_weighted_uploads_in_any_order(aggregate: type[Aggregate
             weights
         )
         torch.testing.assert_close(results[0].double(), exact, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_same_sums_without_a_compiler(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    terms = 10 ** (6 * torch.rand(20, 2000, dtype=dtype) - 5) * torch.randn(20, 2000, dtype=dtype).sign()
+    weights = [float(n) for n in range(1, 21)] if dtype == torch.float32 else [1.0] * 20  # exact products
+
+    def total() -> Sum:
+        both = Sum(2003)
+        for term, weight in zip(terms, weights, strict=True):
+            both.add(slice(3, None), term, weight)
+        return both
+
+    compiled = total()
+    compiled_library.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fresh))
+    monkeypatch.setenv("PATH", "")
+    plain = total()
+    assert torch.equal(compiled.coarse, plain.coarse) and torch.equal(compiled.fine, plain.fine)
+    exact = (terms.double() * torch.tensor(weights, dtype=torch.float64)[:, None]).sum(0)
+    torch.testing.assert_close(plain.value()[3:], exact, rtol=1e-12, atol=1e-12)
+    assert plain.value()[:3].tolist() == [0, 0, 0]
+
+
+def test_a_sum_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="5 terms for 4 sums"):
+        Sum(4).add(slice(0, 8), torch.zeros(5), 1.0)
 
 
 @pytest.mark.parametrize("rows", [2, 3])

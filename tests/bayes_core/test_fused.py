@@ -1,10 +1,6 @@
 """The compiled step against the plain one, and what happens where it cannot be had."""
 
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from bayes_core import fused
+from bayes_core.compiled import NotCompiled
 from bayes_core.families import Gaussian, SpikeSlab
 from bayes_core.flat import flatten
 from bayes_core.optimisers import Memory, Optimiser
@@ -92,27 +89,6 @@ def test_without_data_q_at_w_stays_exactly_there(family: str) -> None:
     assert all(torch.equal(optimiser.parameters, v) for optimiser in optimisers)
 
 
-@pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache, in a process that has not looked for the library yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    fused._library.cache_clear()
-    yield tmp_path / "fedbayes"
-    fused._library.cache_clear()
-
-
-@needs_compiler
-def test_built_once_and_then_found_without_a_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fused.library()
-    (file,) = fresh.iterdir()
-    built = file.stat().st_mtime_ns
-    monkeypatch.setenv("PATH", "")
-    fused._library.cache_clear()
-    fused.library()
-    assert [found.stat().st_mtime_ns for found in fresh.iterdir()] == [built]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -144,13 +120,5 @@ def test_what_it_is_not_made_for_is_said(fresh: Path) -> None:
     v = torch.zeros(2, 4)
     for optimizer, dtype, words in (("sgd", v.dtype, "adam, not sgd"), ("adam", torch.float64, "float32")):
         optimisers = [Optimiser(v.to(dtype), Memory.blank(v, optimizer), optimizer, 0.1) for _ in range(2)]
-        with pytest.raises(fused.NotFused, match=words):
+        with pytest.raises(NotCompiled, match=words):
             fused.FusedSteps(Gaussian(), *optimisers, zeta=1.0)
-
-
-@needs_compiler
-def test_processes_that_build_at_the_same_time(fresh: Path) -> None:
-    command = [sys.executable, "-c", "from bayes_core import fused; fused.library()"]
-    both = [subprocess.Popen(command, env=dict(os.environ)) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0]
-    assert len(list(fresh.iterdir())) == 1
