@@ -2,7 +2,7 @@
 
 Uploads are added one at a time, as they arrive, and need not be kept. The order leaves no trace in the result, not
 even in the last bit: each term is split into a coarse and a fine part on two fixed grids, so that both sums are free
-of rounding errors (see `Sum`); the result is rounded to float32 once.
+of rounding errors (see `Sum`).
 """
 
 import ctypes
@@ -33,11 +33,11 @@ class Sum:
         self.coarse = torch.zeros(size, dtype=torch.float64)
         self.fine = torch.zeros(size, dtype=torch.float64)
 
-    def add(self, where: slice, terms: Tensor, weight: float) -> None:
-        """Add weight · terms to the entries `where`; in C where that can be had."""
-        coarse, fine = self.coarse[where], self.fine[where]
+    def add(self, begin: int, terms: Tensor, weight: float) -> None:
+        """Add weight · terms to the entries from `begin` on; in C where that can be had, with the same bits."""
+        coarse, fine = (row[begin : begin + terms.numel()] for row in (self.coarse, self.fine))
         if terms.shape != coarse.shape:
-            raise ValueError(f"{len(terms)} terms for {len(coarse)} sums.")
+            raise ValueError(f"Terms of the shape {tuple(terms.shape)} for {len(coarse)} sums.")
         if terms.dtype != torch.float32:
             terms = terms.double()
         terms = terms.cpu().contiguous()
@@ -76,7 +76,7 @@ class Mean:
         self.weights: list[float] = []
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
-        self.total.add(slice(None), upload.reshape(-1), weight)
+        self.total.add(0, upload.reshape(-1), weight)
         self.weights.append(weight)
 
     def result(self) -> Tensor:
@@ -99,15 +99,14 @@ class Moments:
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
         for block in blocks(upload.shape[1]):
-            mu, sigma = upload[0, block].double(), softplus(upload[1, block]).double()
-            distance = mu.sub_(self.origin[0, block])
-            square = sigma.square_().addcmul_(distance, distance)
+            distance = upload[0, block].double() - self.origin[0, block]
+            square = softplus(upload[1, block]).double().square_().addcmul_(distance, distance)
             if self.gates is not None:
-                gate = upload[2, block].double().clamp_min_(1e-30)
+                gate = upload[2, block].double().clamp_min(1e-30)
                 distance, square = distance.mul_(gate), square.mul_(gate)
-                self.gates.add(block, gate, weight)
-            self.first.add(block, distance, weight)
-            self.second.add(block, square, weight)
+                self.gates.add(block.start, gate, weight)
+            self.first.add(block.start, distance, weight)
+            self.second.add(block.start, square, weight)
         self.weights.append(weight)
 
     def result(self) -> Tensor:

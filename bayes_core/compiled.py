@@ -18,7 +18,16 @@ import torch
 
 from bayes_core.kernels import SOURCE
 
-OPTIONS = ["-O3", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
+OPTIONS = [
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-fno-fast-math",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fopenmp-simd",
+]
+PATIENCE = 120  # seconds for the compiler
 # not `native`: a cache in a home folder may be shared by machines of different kinds
 ARCHITECTURES = {"AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "AVX2": ["-march=x86-64-v3"]}
 
@@ -30,27 +39,28 @@ class NotCompiled(Exception):
 def library() -> ctypes.CDLL:
     """The compiled kernels of this machine; NotCompiled where they cannot be had."""
     found = _library()
-    if isinstance(found, NotCompiled):
-        raise found
+    if isinstance(
+        found, str
+    ):  # not one exception for all: each time it is raised it would hold on to its callers
+        raise NotCompiled(found)
     return found
 
 
 @cache
-def _library() -> ctypes.CDLL | NotCompiled:
-    """Tried once in a process, whatever comes of it."""
+def _library() -> ctypes.CDLL | str:
+    """Tried once in a process, whatever comes of it: the library, or why there is none."""
     try:
         file = cached()
         if not file.exists():
             build(file)
-        found = ctypes.CDLL(str(file))
+        return ctypes.CDLL(str(file))
     except NotCompiled as reason:
-        return reason
+        return str(reason)
     except (
         OSError,
         RuntimeError,
     ) as error:  # a folder that cannot be written, a library that cannot be loaded
-        return NotCompiled(f"its library cannot be kept or loaded ({error})")
-    return found
+        return f"its library cannot be kept or loaded ({error})"
 
 
 def cached() -> Path:
@@ -74,7 +84,12 @@ def build(file: Path) -> None:
     os.close(handle)
     try:
         command = [compiler, *options(), "-x", "c", "-", "-o", new]
-        done = subprocess.run(command, input=SOURCE, text=True, capture_output=True, check=False)
+        try:
+            done = subprocess.run(
+                command, input=SOURCE, text=True, capture_output=True, check=False, timeout=PATIENCE
+            )
+        except subprocess.TimeoutExpired:
+            raise NotCompiled(f"{compiler} took more than {PATIENCE} s") from None
         if done.returncode:
             raise NotCompiled(f"{compiler} cannot build it: {done.stderr.strip()[-300:]}")
         Path(new).replace(file)

@@ -234,15 +234,23 @@ void step(const state *s, const memory *of_q, const memory *of_w, int gated, int
     }
 }
 
+/* Products are rounded before they are added, as in PyTorch. */
+#ifdef __clang__
+#pragma clang fp contract(off)
+#define ROUNDED
+#else
+#define ROUNDED __attribute__((optimize("fp-contract=off")))
+#endif
+
 /* Sum.add of bayes_core/aggregate.py; adding and taking away `above` and `below` rounds to its two grids. */
-#define TALLY(name, type)                                                                                         \
-    void name(double *restrict coarse, double *restrict fine, const type *restrict terms, double weight,          \
-              double above, double below, int64_t begin, int64_t end) {                                           \
-        EACH {                                                                                                    \
-            double term = (double)terms[i] * weight, rounded = (term + above) - above;                            \
-            coarse[i] += rounded;                                                                                 \
-            fine[i] += ((term - rounded) + below) - below;                                                        \
-        }                                                                                                         \
+#define TALLY(name, type)                                                                                      \
+    ROUNDED void name(double *restrict coarse, double *restrict fine, const type *restrict terms,              \
+                      double weight, double above, double below, int64_t begin, int64_t end) {                 \
+        EACH {                                                                                                 \
+            double term = (double)terms[i] * weight, rounded = (term + above) - above;                         \
+            coarse[i] += rounded;                                                                              \
+            fine[i] += ((term - rounded) + below) - below;                                                     \
+        }                                                                                                      \
     }
 
 TALLY(tally, float)

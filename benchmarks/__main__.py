@@ -74,7 +74,7 @@ def main() -> int:
     if unknown := set(wanted) - set(names()):
         parser.error(f"There is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(names())}.")
 
-    console = Console(width=None if sys.stdout.isatty() else 160)  # a table in a file is not to be folded
+    console = Console(width=None if sys.stdout.isatty() else 200)  # a table in a file is not to be folded
     options = Options(arguments.full, arguments.data_dir.resolve())
     results: dict[str, object] = {}
     report = {"machine": machine(), "full": options.full, "results": results}
@@ -92,7 +92,9 @@ def main() -> int:
                 continue
         console.print(table(f"{title} ({duration:.0f} s)", rows))
         results[name] = {"title": title, "seconds": duration, "rows": [asdict(row) for row in rows]}
-        file.write_text(json.dumps(report, indent=1))  # after each: an hour and a half may be cut short
+        new = file.with_suffix(".new")  # after each, and never half: an hour and a half may be cut short
+        new.write_text(json.dumps(report, indent=1))
+        new.replace(file)
 
     if results:
         console.print(f"Written to {file}.")

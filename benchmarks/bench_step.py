@@ -109,7 +109,7 @@ def ours(
 
 def one_off() -> list[Measurement]:
     with tempfile.TemporaryDirectory() as folder:
-        compiling = seconds(partial(compiled.build, Path(folder) / "step.so"))
+        compiling = seconds(partial(compiled.build, Path(folder) / "kernels.so"))
     code = "from time import time; from bayes_core.compiled import library; a = time(); library(); print(time() - a)"
     finding = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)

@@ -1,10 +1,13 @@
 """The server's arithmetic on numbers made by hand, and against a numeric optimiser."""
 
 import itertools
+import shutil
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import softplus
 
@@ -19,7 +22,7 @@ from bayes_core.aggregate import (
     mean,
     moments,
 )
-from bayes_core.compiled import _library as compiled_library
+from bayes_core.compiled import NotCompiled, library
 
 UPLOADS = [torch.tensor([[1.0, 2.0], [-2.0, -1.0]]), torch.tensor([[3.0, 6.0], [-4.0, -2.0]])]
 
@@ -120,34 +123,50 @@ def test_large_small_and_weighted_uploads_in_any_order(aggregate: type[Aggregate
         torch.testing.assert_close(results[0].double(), exact, rtol=1e-7, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_same_sums_without_a_compiler(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    torch.manual_seed(0)
-    terms = 10 ** (6 * torch.rand(20, 2000, dtype=dtype) - 5) * torch.randn(20, 2000, dtype=dtype).sign()
-    weights = [float(n) for n in range(1, 21)] if dtype == torch.float32 else [1.0] * 20  # exact products
-
-    def total() -> Sum:
-        both = Sum(2003)
-        for term, weight in zip(terms, weights, strict=True):
-            both.add(slice(3, None), term, weight)
-        return both
-
-    compiled = total()
-    compiled_library.cache_clear()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(fresh))
+@pytest.fixture
+def no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    plain = total()
-    assert torch.equal(compiled.coarse, plain.coarse) and torch.equal(compiled.fine, plain.fine)
+    with pytest.raises(NotCompiled):
+        library()
+
+
+def summed(terms: Tensor, weights: list[float]) -> Sum:
+    total = Sum(terms.shape[1] + 3)
+    for term, weight in zip(terms, weights, strict=True):
+        total.add(3, term, weight)
+    return total
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_same_bits_in_c_and_in_pytorch(request: pytest.FixtureRequest, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    terms = 10 ** (6 * torch.rand(20, 2003) - 5) * torch.randn(20, 2003).sign()
+    terms = terms.to(dtype).T.contiguous().T  # of no single piece
+    weights = (1000 * torch.rand(20, dtype=torch.float64)).tolist()
+    library()
+    in_c = summed(terms, weights)
+    request.getfixturevalue("no_compiler")
+    plain = summed(terms, weights)
+    assert torch.equal(in_c.coarse, plain.coarse) and torch.equal(in_c.fine, plain.fine)
     exact = (terms.double() * torch.tensor(weights, dtype=torch.float64)[:, None]).sum(0)
-    torch.testing.assert_close(plain.value()[3:], exact, rtol=1e-12, atol=1e-12)
-    assert plain.value()[:3].tolist() == [0, 0, 0]
+    torch.testing.assert_close(in_c.value()[3:], exact, rtol=1e-12, atol=1e-11)
+    assert in_c.value()[:3].tolist() == [0, 0, 0]
 
 
-def test_a_sum_of_another_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="5 terms for 4 sums"):
-        Sum(4).add(slice(0, 8), torch.zeros(5), 1.0)
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_nothing_stays_in_memory() -> None:
+    total = Sum(5)
+    total.add(0, torch.ones(5), 1.0)
+    gone = weakref.ref(total)
+    del total
+    assert gone() is None
+
+
+@pytest.mark.parametrize("terms", [torch.zeros(5), torch.zeros(2, 2), torch.tensor(1.0)])
+def test_terms_that_do_not_fit_are_refused(terms: Tensor) -> None:
+    with pytest.raises(ValueError, match="Terms of the shape"):
+        Sum(4).add(0, terms, 1.0)
 
 
 @pytest.mark.parametrize("rows", [2, 3])
@@ -174,6 +193,7 @@ def test_what_cannot_be_aggregated_is_said(aggregation) -> None:
 
 @pytest.mark.parametrize("aggregation", [mean, moments])
 def test_uploads_are_not_changed(aggregation) -> None:
-    before = [upload.clone() for upload in UPLOADS]
-    aggregation(UPLOADS, [1.0, 2.0])
-    assert all(torch.equal(now, then) for now, then in zip(UPLOADS, before, strict=True))
+    for uploads in (UPLOADS, [upload.double() for upload in UPLOADS]):
+        before = [upload.clone() for upload in uploads]
+        aggregation(uploads, [1.0, 2.0])
+        assert all(torch.equal(now, then) for now, then in zip(uploads, before, strict=True))
