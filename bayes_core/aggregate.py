@@ -5,10 +5,9 @@ even in the last bit: each term is split into a coarse and a fine part on two fi
 of rounding errors (see `Sum`).
 """
 
-import ctypes
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,7 +41,7 @@ class Sum:
             terms = terms.double()
         terms = terms.cpu().contiguous()
         try:
-            tally = _tally(terms.dtype)
+            kernels = library()
         except NotCompiled:
             for block in blocks(len(terms)):
                 term = terms[block].double() * weight
@@ -51,6 +50,7 @@ class Sum:
                 fine[block] += term.sub_(rounded).add_(FINE).sub_(FINE)
         else:
             pointers = (row.data_ptr() for row in (coarse, fine, terms))
+            tally = kernels.tally if terms.dtype == torch.float32 else kernels.tally_wide
             tally(*pointers, weight, COARSE, FINE, 0, len(terms))
 
     def value(self) -> Tensor:
@@ -140,15 +140,6 @@ def extrapolate(w: Tensor, target: Tensor, beta: float) -> Tensor:
 def inverse_softplus(sigma: Tensor) -> Tensor:
     """ρ with softplus(ρ) = σ, without overflow for large σ."""
     return sigma + torch.log(-torch.expm1(-sigma))
-
-
-def _tally(dtype: torch.dtype) -> Any:
-    """The C function that adds terms of this type."""
-    found = library()
-    tally = found.tally if dtype == torch.float32 else found.tally_wide
-    number, whole = ctypes.c_double, ctypes.c_int64
-    tally.argtypes = [*3 * [ctypes.c_void_p], number, number, number, whole, whole]
-    return tally
 
 
 def _checked(uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Sequence[float]:

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,6 +32,16 @@ PATIENCE = 120  # seconds for the compiler
 # not `native`: a cache in a home folder may be shared by machines of different kinds
 ARCHITECTURES = {"AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "AVX2": ["-march=x86-64-v3"]}
 
+pointer, switch, whole, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
+TAKES: dict[str, list[Any]] = {  # what the functions of the library take
+    "spread": [pointer, whole, whole],
+    "draw": [pointer, switch, whole, whole],
+    "add": [pointer, switch, whole, whole],
+    "step": [pointer, pointer, pointer, switch, switch, switch, whole, whole],
+    "tally": [pointer, pointer, pointer, number, number, number, whole, whole],
+    "tally_wide": [pointer, pointer, pointer, number, number, number, whole, whole],
+}
+
 
 class NotCompiled(Exception):
     """Why it cannot be had here, in words."""
@@ -39,9 +50,8 @@ class NotCompiled(Exception):
 def library() -> ctypes.CDLL:
     """The compiled kernels of this machine; NotCompiled where they cannot be had."""
     found = _library()
-    if isinstance(
-        found, str
-    ):  # not one exception for all: each time it is raised it would hold on to its callers
+    if isinstance(found, str):
+        # A new one each time: an exception that is raised again keeps every frame it went through.
         raise NotCompiled(found)
     return found
 
@@ -53,7 +63,7 @@ def _library() -> ctypes.CDLL | str:
         file = cached()
         if not file.exists():
             build(file)
-        return ctypes.CDLL(str(file))
+        found = ctypes.CDLL(str(file))
     except NotCompiled as reason:
         return str(reason)
     except (
@@ -61,6 +71,9 @@ def _library() -> ctypes.CDLL | str:
         RuntimeError,
     ) as error:  # a folder that cannot be written, a library that cannot be loaded
         return f"its library cannot be kept or loaded ({error})"
+    for name, types in TAKES.items():
+        getattr(found, name).argtypes = types
+    return found
 
 
 def cached() -> Path:

@@ -6,6 +6,7 @@ same.
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from ctypes import byref
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ class FusedSteps:
             raise NotCompiled(f"it is made for adam, not {q_optimiser.optimizer}")
         if q.device.type != "cpu" or q.dtype != torch.float32:
             raise NotCompiled(f"it is made for float32 on the CPU, not {q.dtype} on {q.device}")
-        self.library = declared(library())
+        self.library = library()
         self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
         self.gated = isinstance(family, SpikeSlab) and family.gated
         self.thetas, self.noise = torch.empty(2, 2, q.shape[1])
@@ -59,24 +60,26 @@ class FusedSteps:
             zeta=zeta,
             coldness=1 / family.temperature if isinstance(family, SpikeSlab) else 1.0,
         )
-        self.library.spread(self.state, 0, q.shape[1])
+        self.library.spread(byref(self.state), 0, q.shape[1])
 
     def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None:
         self.noise[0].normal_(generator=generator)
         if self.gated:
             self.noise[1].uniform_(1e-7, 1 - 1e-7, generator=gates or generator)
-        self.library.draw(self.state, self.gated, 0, self.state.n)
+        self.library.draw(byref(self.state), self.gated, 0, self.state.n)
 
     def add(self, gradients: Sequence[Tensor]) -> None:
         for begin, end in self._parts(gradients):
-            self.library.add(self.state, self.gated, begin, end)
+            self.library.add(byref(self.state), self.gated, begin, end)
         self.summed = True
 
     def step(self, gradients: Sequence[Tensor], both: bool) -> None:
         of_q = moments_of(self.q_optimiser)
         of_w = moments_of(self.w_optimiser) if both else of_q
         for begin, end in self._parts(gradients):
-            self.library.step(self.state, of_q, of_w, self.gated, self.summed, both, begin, end)
+            self.library.step(
+                byref(self.state), byref(of_q), byref(of_w), self.gated, self.summed, both, begin, end
+            )
         if self.summed:
             self.sum.zero_()
             self.summed = False
@@ -102,13 +105,3 @@ def moments_of(optimiser: Optimiser) -> Moments:
     return Moments(
         first.data_ptr(), second.data_ptr(), beta2, 1 - beta2, *sizes, root=(1 - beta2**steps) ** -0.5
     )
-
-
-def declared(found: ctypes.CDLL) -> ctypes.CDLL:
-    """With the types of what its functions take."""
-    state, whole, switch = ctypes.POINTER(State), ctypes.c_int64, ctypes.c_int
-    found.spread.argtypes = [state, whole, whole]
-    found.draw.argtypes = found.add.argtypes = [state, switch, whole, whole]
-    moments = ctypes.POINTER(Moments)
-    found.step.argtypes = [state, moments, moments, switch, switch, switch, whole, whole]
-    return found

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import PREFIX, Measurement, Options, perform
+from server_app.runs import replace_file
 
 HERE = Path(__file__).parent
 
@@ -92,9 +93,7 @@ def main() -> int:
                 continue
         console.print(table(f"{title} ({duration:.0f} s)", rows))
         results[name] = {"title": title, "seconds": duration, "rows": [asdict(row) for row in rows]}
-        new = file.with_suffix(".new")  # after each, and never half: an hour and a half may be cut short
-        new.write_text(json.dumps(report, indent=1))
-        new.replace(file)
+        replace_file(file, json.dumps(report, indent=1).encode())  # after each: a long run may be cut short
 
     if results:
         console.print(f"Written to {file}.")

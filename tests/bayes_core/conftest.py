@@ -1,5 +1,6 @@
 """One thread: these tensors are tiny, and threads on a busy machine make the tests ten times slower."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import torch
 from bayes_core import compiled
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def compiler() -> None:
+    if not shutil.which("cc"):
+        pytest.skip("there is no C compiler")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The server's arithmetic on numbers made by hand, and against a numeric optimiser."""
 
 import itertools
-import shutil
 import weakref
 from pathlib import Path
 
@@ -137,7 +136,7 @@ def summed(terms: Tensor, weights: list[float]) -> Sum:
     return total
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_same_bits_in_c_and_in_pytorch(request: pytest.FixtureRequest, dtype: torch.dtype) -> None:
     torch.manual_seed(0)

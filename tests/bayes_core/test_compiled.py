@@ -1,7 +1,6 @@
 """The library of kernels: built once, found by all."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +9,8 @@ import pytest
 
 from bayes_core import compiled
 
-needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 
-
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_built_once_and_then_found_without_a_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled.library()
     (file,) = fresh.iterdir()
@@ -24,7 +21,7 @@ def test_built_once_and_then_found_without_a_compiler(fresh: Path, monkeypatch: 
     assert [found.stat().st_mtime_ns for found in fresh.iterdir()] == [built]
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_processes_that_build_at_the_same_time(fresh: Path) -> None:
     command = [sys.executable, "-c", "from bayes_core import compiled; compiled.library()"]
     both = [subprocess.Popen(command, env=dict(os.environ)) for _ in range(2)]

@@ -17,7 +17,6 @@ from bayes_core.optimisers import Memory, Optimiser
 from bayes_core.update import Personal, Recipe, Updated, client_update
 
 FAMILIES = {"gaussian": Gaussian(), "spike-slab": SpikeSlab(0.3), "gates off": SpikeSlab(gated=False)}
-needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -49,7 +48,7 @@ def two_rounds(family: Gaussian | SpikeSlab, recipe: Recipe) -> Updated:
     return updated
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("mc_samples", [1, 3])
 @pytest.mark.parametrize("personal_steps", [1, 2])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -67,7 +66,7 @@ def test_rounds_are_those_of_plain_pytorch(family: str, personal_steps: int, mc_
     assert (plain.w[0] - flatten(Odd())).abs().max() > 0.05  # it did move
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_softplus_is_exact_to_a_few_units_of_the_last_place() -> None:
     rho = torch.linspace(-25, 25, 100_003)
     q = torch.stack([torch.zeros_like(rho), rho])
@@ -77,7 +76,7 @@ def test_softplus_is_exact_to_a_few_units_of_the_last_place() -> None:
     assert (sigma / expected - 1).abs().max() < 3e-7
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_data_q_at_w_stays_exactly_there(family: str) -> None:
     v = torch.randn(3, 1001, generator=seeded(0))[: len(FAMILIES[family].rows)] - 1
