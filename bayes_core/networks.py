@@ -1,15 +1,10 @@
-"""The paper's networks, and a user's own: ordinary `nn.Module`s, nothing Bayesian in them."""
+"""The paper's networks: ordinary `nn.Module`s, nothing Bayesian in them."""
 
 import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
-
-from bayes_core.flat import fingerprint
-from bayes_core.own import OwnError, find, problem
-from bayes_core.streams import seed_of
 
 
 def dnn(inputs: Sequence[int], classes: int) -> nn.Module:
@@ -26,10 +21,10 @@ def mlp(inputs: Sequence[int], classes: int) -> nn.Module:
 def vgg(inputs: Sequence[int], classes: int) -> nn.Module:
     """conv3×3 blocks 16-M-32-M-64-M-128-M-128-M with ReLU, then one linear layer (pFedMe's VGG)."""
     if len(inputs) != 3:
-        raise OwnError(f"The model vgg takes images, not inputs of shape {tuple(inputs)}; take model=dnn.")
+        raise ValueError(f"The model vgg takes images, not inputs of shape {tuple(inputs)}; take model=dnn.")
     channels, height, width = inputs
     if min(height, width) < 32:
-        raise OwnError(
+        raise ValueError(
             f"The model vgg halves an image five times and takes at least 32×32 pixels, not {height}×{width}."
         )
     layers: list[nn.Module] = []
@@ -82,62 +77,3 @@ class WithNoise(nn.Module):
 
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"dnn": dnn, "mlp": mlp, "vgg": vgg}
-
-
-def build(
-    model: str, inputs: Sequence[int], classes: int, seed: int = 0, noise: float | None = None
-) -> nn.Module:
-    """The network for so many classes; for none of them, a regression: one number with its noise (None = learned)."""
-    if classes:
-        return _plain(model, inputs, classes, seed)
-    return WithNoise(_plain(model, inputs, 1, seed), noise)
-
-
-def _plain(model: str, inputs: Sequence[int], classes: int, seed: int) -> nn.Module:
-    """The named network, or that of a user's `package.module:function(inputs=…, classes=…)`.
-
-    PyTorch's own initialisation, the same for the same seed.
-    """
-    if model in NETWORKS:
-        return _seeded(NETWORKS[model], inputs, classes, seed)
-    factory = find(model)
-    try:
-        network, again = (_seeded(factory, inputs, classes, seed) for _ in range(2))
-    except Exception as error:  # whatever the user's code raises
-        call = f"inputs={tuple(inputs)}, classes={classes}"
-        raise OwnError(f"model={model} called with {call} failed with {problem(error)}.") from error
-    if not isinstance(network, nn.Module) or not isinstance(again, nn.Module):
-        raise OwnError(f"model={model} returned {type(network).__name__}; it takes a torch.nn.Module.")
-    parameters = [*network.parameters(), *again.parameters()]
-    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
-        raise OwnError(f"model={model} has lazy layers, whose shapes are not known yet; give their sizes.")
-    if not parameters or not all(parameter.is_floating_point() for parameter in parameters):
-        raise OwnError(f"model={model} has no parameters, or some that are no floating-point numbers.")
-    if fingerprint(network) != fingerprint(again):
-        raise OwnError(
-            f"model={model} made two networks of different shapes in two calls; all sites need the same one."
-        )
-    _require_outputs(network, model, inputs, classes)
-    return network
-
-
-def _seeded(factory: Callable[..., nn.Module], inputs: Sequence[int], classes: int, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed, "network"))
-        return factory(inputs=tuple(inputs), classes=classes)
-
-
-@torch.no_grad()
-def _require_outputs(network: nn.Module, model: str, inputs: Sequence[int], classes: int) -> None:
-    """One number a class for each example of a batch."""
-    network.eval()
-    try:
-        shape = tuple(network(torch.zeros(2, *inputs)).shape)
-    except Exception as error:  # whatever the user's network raises
-        raise OwnError(
-            f"model={model} failed on two examples of {tuple(inputs)}: {problem(error)}."
-        ) from error
-    finally:
-        network.train()
-    if shape != (2, classes):
-        raise OwnError(f"model={model} gives {shape} for two examples, not (2, {classes}).")

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from bayes_core import SpikeSlab
 from bayes_core.flat import flatten
-from bayes_core.networks import build
-from bayes_core.wire import FORMATS, OFF, Arrays, Wire
 from benchmarks.measure import Measurement, Options
 from client_app.data import load as load_data
 from client_app.method import load
-from fedbayes.settings import Settings, defaults
+from fedbayes.protocol.codec import FORMATS, OFF, Arrays, Wire
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
 from server_app.rows import last, number
 from server_app.runs import read_rows
 
@@ -115,7 +115,7 @@ def trained_rows(options: Options, method: str, wire: str, seed: int) -> list[di
         "seed": seed,
     }
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "fedbayes.command", "run", f"out-dir={folder}", "run-name=bytes"]
+        command = [sys.executable, "-m", "fedbayes.cli", "run", f"out-dir={folder}", "run-name=bytes"]
         command += [f"{key}={value}" for key, value in words.items()]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return read_rows(Path(folder) / "bytes" / "rounds.csv")

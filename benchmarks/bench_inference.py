@@ -10,9 +10,9 @@ import torch
 
 from bayes_core import Gaussian, predictive
 from bayes_core.flat import flatten
-from bayes_core.networks import build
-from bayes_core.predict import outputs
+from bayes_core.predict.predictive import outputs
 from benchmarks.measure import Measurement, Options, interleaved
+from fedbayes.protocol.models import build
 
 TITLE = "Inference with 10 samples, one thread"
 SAMPLES = 10

@@ -19,19 +19,19 @@ from pathlib import Path
 import torch
 from flwr.app import Array, ArrayRecord
 
-from bayes_core.aggregate import Mean
 from bayes_core.flat import flatten
-from bayes_core.networks import build
-from bayes_core.predict import point_probabilities
-from bayes_core.uncertainty import predict
-from bayes_core.wire import Arrays
+from bayes_core.predict.predictive import point_probabilities
+from bayes_core.predict.uncertainty import predict
+from bayes_core.server.aggregate import Mean
 from benchmarks.measure import Measurement, Options
 from benchmarks.watch import ACTOR, FLOWER, RAY, SERVER, Watched, watch
 from client_app.data import load as load_data
 from client_app.methods.pfedbayes import PFedBayes
 from client_app.store import Store
-from fedbayes.resources import cpus
-from fedbayes.settings import Settings, defaults
+from fedbayes.launch.resources import cpus
+from fedbayes.protocol.codec import Arrays
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
 
 TITLE = "A round of simulation: 10 clients, MNIST medium, R = 20"
 CLIENTS = 10

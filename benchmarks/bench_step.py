@@ -17,11 +17,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bayes_core import Gaussian, Personal, Recipe, SpikeSlab, client_update, compiled
+from bayes_core import ClientState, Gaussian, Recipe, SpikeSlab, client_update
+from bayes_core.fast import compiled
 from bayes_core.flat import flatten
-from bayes_core.networks import build
 from benchmarks import limit, others, textbook
 from benchmarks.measure import Measurement, Options, interleaved, seconds
+from fedbayes.protocol.models import build
 
 TITLE = "A client step (q + w), one thread"
 EXAMPLES = 1000
@@ -90,8 +91,8 @@ def ours(
     network: nn.Module, family: Gaussian | SpikeSlab, x: Tensor, y: Tensor, recipe: Recipe
 ) -> Callable[[], object]:
     w = family.init(flatten(network))
-    q = family.free(w)
-    personal = Personal.start(q, network, "adam")
+    q = family.unconstrain(w)
+    personal = ClientState.start(q, network, "adam")
     gates = torch.Generator().manual_seed(1)
     return partial(
         client_update,
@@ -110,7 +111,10 @@ def ours(
 def one_off() -> list[Measurement]:
     with tempfile.TemporaryDirectory() as folder:
         compiling = seconds(partial(compiled.build, Path(folder) / "kernels.so"))
-    code = "from time import time; from bayes_core.compiled import library; a = time(); library(); print(time() - a)"
+    code = (
+        "from time import time; from bayes_core.fast.compiled import library; "
+        "a = time(); library(); print(time() - a)"
+    )
     finding = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
         for _ in range(3)

@@ -15,12 +15,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from bayes_core.flat import flatten
-from bayes_core.networks import build
-from bayes_core.wire import decode, encode
 from benchmarks.measure import Measurement, Options
 from client_app.method import load
 from client_app.store import Store
-from fedbayes.settings import Settings, defaults
+from fedbayes.protocol.codec import decode, encode
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
 
 TITLE = "A client's round with the VGG on CIFAR-10 (one thread)"
 EXAMPLES = 125  # size=small: 25 of five classes

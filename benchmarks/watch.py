@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import Options
-from fedbayes.local import Federation
-from fedbayes.plan import plan_run
-from fedbayes.processes import members
+from fedbayes.launch.local import Federation
+from fedbayes.launch.plan import plan_run
+from fedbayes.launch.processes import members
 from server_app.events import parse
 
 ACTOR, SERVER, RAY, FLOWER = "actors", "server", "Ray", "Flower"

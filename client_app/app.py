@@ -16,14 +16,13 @@ from flwr.clientapp import ClientApp
 
 from bayes_core.families import is_finite
 from bayes_core.flat import fingerprint
-from bayes_core.streams import seed_of
 from client_app import site_log
 from client_app.card import Card
 from client_app.confidence import calibration, training_uncertainty
 from client_app.data import DataError
-from client_app.discretion import SiteError, public
 from client_app.measure import measure
 from client_app.method import buffers_in, load
+from client_app.redact import SiteError, redact
 from client_app.site import (
     Site,
     agreement_of,
@@ -34,7 +33,8 @@ from client_app.site import (
     site_name,
 )
 from client_app.store import Store
-from fedbayes.settings import Settings
+from fedbayes.protocol.settings import Settings
+from fedbayes.protocol.streams import seed_of
 
 app = ClientApp()
 Handler = Callable[[Message, Context], Message]
@@ -52,7 +52,7 @@ def discreet(handler: Handler) -> Handler:
                 raise
             traceback.print_exc()
             _log(context, f"{message.metadata.message_type} failed: {type(error).__name__}: {error}")
-            raise SiteError(public(error)) from None
+            raise SiteError(redact(error)) from None
 
     return wrapped
 
@@ -87,7 +87,7 @@ def hello(message: Message, context: Context) -> Message:
         if data.classes and shares_labels(context):
             said["labels"] = torch.bincount(data.y_train, minlength=len(data.classes)).tolist()
     except (DataError, ValueError) as error:
-        said["error"] = public(error) if is_real(context) else str(error)
+        said["error"] = redact(error) if is_real(context) else str(error)
         if is_real(context):
             _log(context, f"cannot take part: {error}")
     return Message(RecordDict({"hello": ConfigRecord(said)}), reply_to=message)  # type: ignore[arg-type]

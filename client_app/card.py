@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayes_core.agreement import Agreement
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.flat import fingerprint
-from bayes_core.networks import build
 from client_app.method import ClientMethod
+from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.models import build
 
 PERSONAL = ("q", "theta")  # what a personal model is called in a client's state
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bayes_core.calibration import fit_temperature
-from bayes_core.uncertainty import Prediction, predict
+from bayes_core.predict.calibration import fit_temperature
+from bayes_core.predict.uncertainty import Prediction, predict
 from client_app.method import ClientMethod, Trained, buffers_in
 from client_app.prepare import Pair
 

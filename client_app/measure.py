@@ -1,18 +1,18 @@
 """What a client measures: every model on its own test data, from random streams of their own.
 
-Tallies (bayes_core/metrics.py) and binned counts: all that leaves a site of its test data.
+Tallies (bayes_core/predict/metrics.py) and binned counts: all that leaves a site of its test data.
 """
 
 from flwr.app import MetricRecord
 from torch import Tensor
 
-from bayes_core.calibration import scale
 from bayes_core.flat import shapes_of
-from bayes_core.forecast import forecast
-from bayes_core.histograms import entropy_counts, weight_counts
-from bayes_core.metrics import tally, tally_numbers
-from bayes_core.predict import point_probabilities
-from bayes_core.uncertainty import predict
+from bayes_core.predict.calibration import scale
+from bayes_core.predict.forecast import forecast
+from bayes_core.predict.histograms import entropy_counts, weight_counts
+from bayes_core.predict.metrics import tally, tally_numbers
+from bayes_core.predict.predictive import point_probabilities
+from bayes_core.predict.uncertainty import predict
 from client_app.confidence import temperature
 from client_app.method import ClientMethod, Tensors, buffers_in
 from client_app.site import Site
@@ -41,8 +41,8 @@ def measure(
         else:
             records[name] = _numbers(method, site, name, v, buffers_in(state), server_round)
         if name == "pm":  # the server has the weights of its own distribution
-            counts |= weight_counts(family, family.bound(v), sizes)
-        if (ratio := family.nonzero(family.bound(v))) is not None:
+            counts |= weight_counts(family, family.constrain(v), sizes)
+        if (ratio := family.nonzero(family.constrain(v))) is not None:
             nonzero[name] = ratio
     for title, numbers in (("nonzero", nonzero), ("temperature", temperatures)):
         if numbers:

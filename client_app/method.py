@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from bayes_core.families import Family
 from bayes_core.likelihoods import likelihood_of
-from bayes_core.streams import stream
-from bayes_core.wire import Wire
-from fedbayes.settings import Settings
+from fedbayes.protocol.codec import Wire
+from fedbayes.protocol.settings import Settings
+from fedbayes.protocol.streams import stream
 
 Tensors = Mapping[str, Tensor]
 

@@ -10,14 +10,14 @@ import torch
 from flwr.app import Context
 from torch import Tensor, nn
 
-from bayes_core.agreement import Agreement, Claim
-from bayes_core.networks import build
-from bayes_core.streams import stream
 from client_app.data import ClientData, Split, load, load_site, simulated_sites
-from client_app.discretion import SiteError
 from client_app.prepare import hold_out, random_labels
+from client_app.redact import SiteError
 from client_app.store import Store
-from fedbayes.settings import DATASET_NAME, NAME, RESERVED_RUN_NAMES, Settings
+from fedbayes.protocol.agreement import Agreement, Claim
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import DATASET_NAME, NAME, RESERVED_RUN_NAMES, Settings
+from fedbayes.protocol.streams import stream
 
 SIMULATED = "partition-id"  # Flower's simulation tells a client only this
 

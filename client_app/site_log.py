@@ -11,7 +11,7 @@ from logging.handlers import RotatingFileHandler
 
 from flwr.app import RecordDict
 
-from bayes_core.metrics import summarise
+from bayes_core.predict.metrics import summarise
 
 BYTES, KEPT = 1_000_000, 5
 

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from client_app.discretion import SiteError, public
+from client_app.redact import SiteError, redact
 
 FORMAT = 2
 WITHOUT_CARD = 1  # an older format with the same tensors: a run can go on from it
@@ -120,7 +120,7 @@ class Store:
             metadata, tensors = read(path)
             tag, uuid, version = int(metadata["round"]), metadata["uuid"], metadata["format"]
         except (SafetensorError, OSError, KeyError, ValueError) as error:
-            self._set_aside(name, "damaged", f"is damaged ({public(error)})")
+            self._set_aside(name, "damaged", f"is damaged ({redact(error)})")
             return None
         if version not in (str(FORMAT), str(WITHOUT_CARD)):
             self._set_aside(name, f"format-{version}", f"has format {version}, not {FORMAT}")

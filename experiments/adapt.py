@@ -19,13 +19,13 @@ from uncertainty import CLIENTS, RUNS
 
 from bayes_core import Gaussian
 from bayes_core.flat import flatten
-from bayes_core.metrics import summarise, tally
-from bayes_core.networks import build
+from bayes_core.predict.metrics import summarise, tally
 from client_app.card import Card
 from client_app.data import load
-from fedbayes.finished import Finished
-from fedbayes.personal import Personal
-from fedbayes.settings import Settings, defaults
+from fedbayes.model.finished import Finished
+from fedbayes.model.personal import PersonalModel
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
 
 IMAGES, TESTED = (5, 20, 50), 200
 ROUNDS = (1, 5, 20)  # of 20 local steps
@@ -48,14 +48,14 @@ def site_data(data_dir: str, first: int, images: int) -> tuple[Tensor, Tensor, T
     return x[chosen], y[chosen], x[tested], y[tested]
 
 
-def trained(start: Finished, x: Tensor, y: Tensor) -> Iterator[Personal]:
+def trained(start: Finished, x: Tensor, y: Tensor) -> Iterator[PersonalModel]:
     """The site's model after each round; what `fedbayes adapt` does, for methods without a prior too."""
     method = start.method(x, y, "new")
     state = method.start(start.tensors)
     card = Card.of(method, start.settings.run_name, "new", start.agreement)
     for number in range(1, ROUNDS[-1] + 1):
         state = method.train(state, start.tensors, number).state
-        yield Personal.of(card, state)
+        yield PersonalModel.of(card, state)
 
 
 def starts(out_dir: Path) -> dict[str, Finished]:
@@ -75,7 +75,7 @@ def starts(out_dir: Path) -> dict[str, Finished]:
     }
 
 
-def accuracy(personal: Personal, x: Tensor, y: Tensor) -> float:
+def accuracy(personal: PersonalModel, x: Tensor, y: Tensor) -> float:
     return summarise(tally(personal.predict(x).probabilities, y))["accuracy"]
 
 
@@ -98,7 +98,7 @@ def main() -> None:
             for first in SITES:
                 x, y, x_test, y_test = site_data(data_dir, first, images)
                 models = [model for number, model in enumerate(trained(start, x, y), 1) if number in ROUNDS]
-                before = Personal.of(models[0].card, start.method(x, y, "new").start(start.tensors))
+                before = PersonalModel.of(models[0].card, start.method(x, y, "new").start(start.tensors))
                 figures.append([accuracy(model, x_test, y_test) for model in (before, *models)])
             values = torch.tensor(figures)
             cells = [f"{mean:.3f} ± {sd:.3f}" for mean, sd in zip(values.mean(0), values.std(0), strict=True)]

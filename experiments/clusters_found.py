@@ -12,19 +12,19 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from bayes_core import (
-    Personal,
+    ClientState,
     Recipe,
     build_family,
     client_update,
     spectral_clusters,
     symmetric_kl_matrix,
 )
-from bayes_core.clustering import choose_k_with_evidence
 from bayes_core.flat import flatten
-from bayes_core.networks import build
-from bayes_core.streams import seed_of, stream
+from bayes_core.server.clustering import choose_k_with_evidence
 from client_app.data import load
-from fedbayes.settings import Settings, defaults
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
+from fedbayes.protocol.streams import seed_of, stream
 
 CASES = [  # clients, seeds, settings
     (10, (1, 2, 3, 4, 5), {"layout": "rotated"}),
@@ -48,7 +48,7 @@ def found(clients: int, seed: int, data_dir: str, words: dict[str, object]) -> s
     w = family.init(flatten(network), settings.rho_init, settings.lambda_init)
     uploads = [
         client_update(
-            network, family, Personal.start(family.free(w), network, "adam"), w, one.x_train, one.y_train,
+            network, family, ClientState.start(family.unconstrain(w), network, "adam"), w, one.x_train, one.y_train,
             Recipe(adam_beta2=settings.adam_beta2), stream(seed, str(number), 0, "train"),
             gates=stream(seed, str(number), 0, "gates"),
         ).w

@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
-from fedbayes.executor import IMPORTED
-from fedbayes.flower import free_port
+from fedbayes.deploy.executor import IMPORTED
+from fedbayes.launch.flower import free_port
 from server_app.runs import read_rows
 
 SITES = 3
@@ -28,7 +28,7 @@ IMPORTS = f"import {', '.join(IMPORTED)}"  # what a new Python for a message wou
 
 
 def fedbayes(*words: str) -> list[str]:
-    return [sys.executable, "-m", "fedbayes.command", *words]
+    return [sys.executable, "-m", "fedbayes.cli", *words]
 
 
 @contextmanager

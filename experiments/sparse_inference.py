@@ -21,12 +21,12 @@ from torch import Tensor
 
 from bayes_core.families import SpikeSlab
 from bayes_core.flat import shapes_of, unflatten
-from bayes_core.metrics import summarise, tally
-from bayes_core.predict import outputs
-from bayes_core.pruning import pack, prune
+from bayes_core.predict.metrics import summarise, tally
+from bayes_core.predict.predictive import outputs
+from bayes_core.predict.pruning import pack, prune
 from client_app.data import load
-from fedbayes import Personal
-from fedbayes.settings import Settings, defaults
+from fedbayes import PersonalModel
+from fedbayes.protocol.settings import Settings, defaults
 
 CLIENTS = 10
 NAME = "sparse-target-0.2"
@@ -48,7 +48,7 @@ def dense(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     return torch.addmm(b2, torch.addmm(b1, x, w1.T).relu_(), w2.T)
 
 
-def times(theta: Tensor, personal: Personal, x: Tensor) -> list[float]:
+def times(theta: Tensor, personal: PersonalModel, x: Tensor) -> list[float]:
     """Dense, sparse and shrunk, of a 784-100-10 network."""
     w1, b1, w2, b2 = unflatten(theta, shapes_of(personal.network)).values()
     x = x.flatten(1)
@@ -85,7 +85,7 @@ def main() -> None:
     settings = Settings.parse(
         defaults() | {"dataset": "mnist", "size": "medium", "data-dir": arguments.data_dir}
     )
-    models = [Personal.load(out_dir / "state" / NAME / str(site)) for site in range(CLIENTS)]
+    models = [PersonalModel.load(out_dir / "state" / NAME / str(site)) for site in range(CLIENTS)]
     tests = [load(settings, site, CLIENTS) for site in range(CLIENTS)]
     drawn = fmean(
         summarise(tally(model.predict(data.x_test).probabilities, data.y_test))["accuracy"]

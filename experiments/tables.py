@@ -78,7 +78,7 @@ def run(name: str, words: str, data_dir: str, out_dir: Path, *options: str) -> N
     config = read_config(folder)
     if config and config["state"] == "finished":
         return
-    command = [sys.executable, "-m", "fedbayes.command", "run"]
+    command = [sys.executable, "-m", "fedbayes.cli", "run"]
     if config:
         command += ["--resume", str(folder)]
     else:

@@ -16,13 +16,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from bayes_core import Gaussian, Personal, Recipe, client_update, mean
+from bayes_core import ClientState, Gaussian, Recipe, client_update, mean
 from bayes_core.flat import flatten
-from bayes_core.forecast import forecast
 from bayes_core.likelihoods import gaussian
-from bayes_core.networks import build
-from bayes_core.streams import stream
+from bayes_core.predict.forecast import forecast
 from client_app.data.functions import NOISE, observe, truth
+from fedbayes.protocol.models import build
+from fedbayes.protocol.streams import stream
 
 SIZES = (25, 50, 100, 200, 400, 800, 1600)
 CLIENTS, SEED, DRAWS, RHO = 6, 1, 20, -4.0
@@ -37,7 +37,7 @@ def train(n: int, together: bool, rounds: int) -> list[torch.Tensor]:
     family, network = Gaussian(), build("mlp", (1,), 0, SEED, NOISE)
     mu = flatten(network)
     w = [torch.stack([mu, torch.full_like(mu, RHO)])] * CLIENTS
-    clients = [Personal.start(one, network, RECIPE.optimizer) for one in w]
+    clients = [ClientState.start(one, network, RECIPE.optimizer) for one in w]
     data = []
     for client in range(CLIENTS):
         arrays = observe(client, (n, 1), SEED)

@@ -19,12 +19,12 @@ import torch
 from tables import measured, run
 from torch import Tensor
 
-from bayes_core.metrics import add, summarise, tally
-from bayes_core.uncertainty import auroc
+from bayes_core.predict.metrics import add, summarise, tally
+from bayes_core.predict.uncertainty import auroc
 from client_app.data import load
-from fedbayes import Personal
-from fedbayes.finished import Finished
-from fedbayes.settings import Settings, defaults
+from fedbayes import PersonalModel
+from fedbayes.model.finished import Finished
+from fedbayes.protocol.settings import Settings, defaults
 
 CLIENTS = 10
 DRAWS = (0, 2, 10, 50)  # 0: the posterior-mean network
@@ -94,11 +94,11 @@ def over_draws(data_dir: str, out_dir: Path) -> str:
     return "\n".join(lines)
 
 
-def models(name: str, out_dir: Path, site: int) -> dict[str, Personal]:
+def models(name: str, out_dir: Path, site: int) -> dict[str, PersonalModel]:
     """The personal and the global model of a client, as far as the run has them."""
     found = {}
     if name not in ("fedavg", "fedavg-sgd"):
-        found["PM"] = Personal.load(out_dir / "state" / name / str(site))
+        found["PM"] = PersonalModel.load(out_dir / "state" / name / str(site))
     if name != "local":
         found["GM"] = Finished.open(out_dir / name).model()
     return found

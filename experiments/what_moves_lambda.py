@@ -9,14 +9,14 @@ import argparse
 
 import torch
 
-from bayes_core import Personal, Recipe, SpikeSlab, client_update
-from bayes_core.aggregate import Mean
+from bayes_core import ClientState, Recipe, SpikeSlab, client_update
 from bayes_core.flat import flatten
-from bayes_core.networks import build
-from bayes_core.predict import predictive
-from bayes_core.streams import stream
+from bayes_core.predict.predictive import predictive
+from bayes_core.server.aggregate import Mean
 from client_app.data import ClientData, load
-from fedbayes.settings import Settings, defaults
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
+from fedbayes.protocol.streams import stream
 
 CASES: list[dict[str, object]] = [
     {},
@@ -39,7 +39,7 @@ def found(data: list[ClientData], settings: Settings, rounds: int) -> str:
         lr_lambda=settings.lr_lambda,
         adam_beta2=settings.adam_beta2,
     )
-    states = [Personal.start(family.free(w), network, "adam") for _ in data]
+    states = [ClientState.start(family.unconstrain(w), network, "adam") for _ in data]
     for server_round in range(1, rounds + 1):
         mean = Mean(w)
         for number, one in enumerate(data):
@@ -66,7 +66,7 @@ def found(data: list[ClientData], settings: Settings, rounds: int) -> str:
         probabilities = predictive(network, family, state.q, one.x_test, 10, generator)
         right += int((probabilities.argmax(1) == one.y_test).sum())
         total += len(one.y_test)
-        inclusion = family.bound(state.q)[2]
+        inclusion = family.constrain(state.q)[2]
         on.append(float(inclusion.mean()))
         decided.append(float(((inclusion < 0.1) | (inclusion > 0.9)).float().mean()))
     return f"{sum(on) / len(on):.1%} | {sum(decided) / len(decided):.1%} | {right / total:.4f}"

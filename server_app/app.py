@@ -16,14 +16,14 @@ from torch import nn
 
 import strategies
 from bayes_core.flat import fingerprint, flatten, shapes_of
-from bayes_core.networks import build
-from bayes_core.own import OwnError
-from fedbayes.settings import Settings, SettingsError
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, SettingsError
+from fedbayes.protocol.user_code import UserCodeError
 from server_app.events import emit
 from server_app.report import write_report
 from server_app.runs import RunError, RunFolder, closing_rows, read_rows, resumed, stored_agreement
-from strategies.exchange import is_simulation
-from strategies.roster import Roster, Site, StrategyError
+from strategies.rounds.exchange import is_simulation
+from strategies.rounds.roster import Roster, Site, StrategyError
 
 app = ServerApp()
 
@@ -148,7 +148,7 @@ def _network(settings: Settings, one: Site) -> nn.Module:
         network = build(
             settings.model, one.input_shape, len(one.classes), settings.seed, settings.noise_level
         )
-    except OwnError as error:
+    except UserCodeError as error:
         raise RunError(f"At the coordinator {error}") from None
     if (here := fingerprint(network)) != one.fingerprint:
         raise RunError(

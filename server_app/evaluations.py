@@ -1,7 +1,7 @@
 """evaluations.jsonl in the run folder: one line of JSON for each evaluated round, for the report.
 
 A line holds the pooled tallies of the personal and the global models, every site's binned counts, and the
-binned counts of all personal weights (strategies/evidence.py); each says which format it has.
+binned counts of all personal weights (strategies/rounds/evidence.py); each says which format it has.
 """
 
 import json

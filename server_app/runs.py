@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bayes_core.agreement import Agreement
 from fedbayes import __version__
-from fedbayes.settings import Settings
+from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.settings import Settings
 from server_app import evaluations
 
 FORMAT = 1

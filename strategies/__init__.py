@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
-from strategies.base import PersonalStrategy
-from strategies.roster import StrategyError
+from strategies.rounds.loop import PersonalStrategy
+from strategies.rounds.roster import StrategyError
 
 __all__ = ["PersonalStrategy", "StrategyError", "load"]
 

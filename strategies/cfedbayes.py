@@ -20,11 +20,11 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from bayes_core import spectral_clusters, symmetric_kl_matrix
-from bayes_core.clustering import choose_k_with_evidence
-from bayes_core.streams import seed_of
+from bayes_core.server.clustering import choose_k_with_evidence
+from fedbayes.protocol.streams import seed_of
 from strategies.pfedbayes import PFedBayes
-from strategies.records import Journal, Row, Upload
-from strategies.replies import BadReply
+from strategies.rounds.records import Journal, Row, Upload
+from strategies.rounds.replies import BadReply
 
 
 class CFedBayes(PFedBayes):

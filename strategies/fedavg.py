@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from bayes_core import Point
-from strategies.base import PersonalStrategy
+from strategies.rounds.loop import PersonalStrategy
 
 
 class FedAvg(PersonalStrategy):

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from bayes_core import Gaussian, SpikeSlab, build_family
-from bayes_core.aggregate import Mean, Moments
-from bayes_core.sparsity import shift
-from strategies.base import PersonalStrategy
+from bayes_core.server.aggregate import Mean, Moments
+from bayes_core.server.sparsity import shift
+from strategies.rounds.loop import PersonalStrategy
 
 
 class PFedBayes(PersonalStrategy):

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from fedbayes.settings import defaults
+from fedbayes.protocol.settings import defaults
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,8 +22,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_the_readmes_commands_on_digits_can_be_run(tmp_path: Path) -> None:
     import shlex
 
-    from fedbayes.command import check_data
-    from fedbayes.plan import parse_words, plan_run
+    from fedbayes.cli.command import check_data
+    from fedbayes.launch.plan import parse_words, plan_run
 
     lines = re.findall(r"^(?:\t\$\(VENV\)/bin/)?fedbayes run (.*?)(?:  #.*)?$", _commands(), re.MULTILINE)
     checked = 0

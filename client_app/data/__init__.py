@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from bayes_core.agreement import Agreement, Disagreement
 from client_app.data import functions, layouts
 from client_app.data.client_data import ClientData
 from client_app.data.errors import DataError
@@ -19,7 +18,8 @@ from client_app.data.pool import Pool
 from client_app.data.site_data import load_site, sites_in
 from client_app.data.sources import NAMES, mixed_pair, read_pool, require_known
 from client_app.data.split import Split
-from fedbayes.settings import FUNCTION, Settings
+from fedbayes.protocol.agreement import Agreement, Disagreement
+from fedbayes.protocol.settings import FUNCTION, Settings
 
 __all__ = ["ClientData", "DataError", "Split", "check", "load", "load_site", "simulated_sites"]
 

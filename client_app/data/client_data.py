@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayes_core.agreement import Agreement, Claim, Moments
 from client_app.data.errors import DataError
+from fedbayes.protocol.agreement import Agreement, Claim, Moments
 
 
 @dataclass(frozen=True)

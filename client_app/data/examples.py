@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayes_core.agreement import in_order
 from client_app.data.errors import DataError
+from fedbayes.protocol.agreement import in_order
 
 WHOLE, SPLIT = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 CHANNELS = (1, 3, 4)

@@ -10,7 +10,7 @@ same at all clients, which is what they can learn from each other; the phases of
 
 import numpy as np
 
-from bayes_core.streams import seed_of
+from fedbayes.protocol.streams import seed_of
 
 NAME = "functions"
 NOISE = 0.1  # σ_ε

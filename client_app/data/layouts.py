@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayes_core.streams import seed_of
+from fedbayes.protocol.streams import seed_of
 
 Counts = tuple[int, int]  # images for training and for test
 

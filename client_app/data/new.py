@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayes_core.agreement import Agreement
 from client_app.data.errors import DataError
 from client_app.data.examples import read_column, read_inputs, read_targets
 from client_app.data.images import files_by_class, image_files, stack_images, visible
 from client_app.data.npz import read_npz
 from client_app.data.table import read_new
+from fedbayes.protocol.agreement import Agreement
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bayes_core.own import OwnError, find, problem
 from client_app.data.errors import DataError
 from client_app.data.examples import SPLIT, WHOLE
+from fedbayes.protocol.user_code import UserCodeError, find, problem
 
 ARGUMENTS = ("site", "number", "clients", "path", "seed")  # what a function may ask for, by name
 
@@ -25,7 +25,7 @@ def call(name: str, offered: Mapping[str, Any]) -> dict[str, np.ndarray]:
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in asked.values())
         given = {key: value for key, value in offered.items() if takes_all or key in asked}
         returned = function(**given)
-    except OwnError as error:
+    except UserCodeError as error:
         raise DataError(str(error)) from None
     except Exception as error:  # whatever the user's code raises
         raise DataError(f"{name} failed with {problem(error)}.") from error

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bayes_core.streams import seed_of
 from client_app.data import functions, own_function
 from client_app.data.client_data import ClientData
 from client_app.data.errors import DataError
@@ -26,7 +25,8 @@ from client_app.data.npz import read_npz
 from client_app.data.pool import Pool
 from client_app.data.split import Split
 from client_app.data.table import read_table
-from fedbayes.settings import FUNCTION, NAME
+from fedbayes.protocol.settings import FUNCTION, NAME
+from fedbayes.protocol.streams import seed_of
 
 TABLES = ("train.csv", "test.csv")
 

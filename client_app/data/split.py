@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from fedbayes.settings import Settings
+from fedbayes.protocol.settings import Settings
 
 
 @dataclass(frozen=True)

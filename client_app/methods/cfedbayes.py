@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bayes_core import Recipe
 from bayes_core.flat import buffers_of
-from bayes_core.predict import outputs
+from bayes_core.predict.predictive import outputs
 from client_app.method import Tensors, Trained
 from client_app.methods.pfedbayes import PFedBayes
 
@@ -44,7 +44,7 @@ class CFedBayes(PFedBayes):
 
     def _nearest(self, state: Tensors, received: Tensors) -> int:
         """argmin_k KL(q ‖ u_k)."""
-        q = self.family.bound(state["q"])
+        q = self.family.constrain(state["q"])
         divergences = [float(self.family.kl(q, received[f"u{k}"])) for k in range(len(received))]
         return min(range(len(divergences)), key=divergences.__getitem__)
 
@@ -53,7 +53,7 @@ class CFedBayes(PFedBayes):
         buffers = buffers_of(self.network)
 
         def nll(v: Tensor) -> float:
-            theta = self.family.centre(self.family.free(v))
+            theta = self.family.centre(self.family.unconstrain(v))
             return float(self.likelihood(outputs(self.network, theta, self.x, buffers), self.y))
 
         losses = [nll(received[f"u{k}"]) for k in range(len(received))]

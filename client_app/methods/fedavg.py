@@ -4,8 +4,8 @@ from torch import Tensor
 
 from bayes_core import Point
 from bayes_core.flat import buffers_of
-from bayes_core.optimisers import Memory
-from bayes_core.plain import Weights, train_weights
+from bayes_core.inference.optimisers import OptimizerState
+from bayes_core.inference.plain import Weights, train_weights
 from client_app.method import ClientMethod, Tensors, Trained, buffers_in, with_buffers
 
 
@@ -20,7 +20,7 @@ class FedAvg(ClientMethod):
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         v = received["w"]
-        weights = Weights(v, Memory.blank(v, self.settings.optimizer), buffers_in(state))
+        weights = Weights(v, OptimizerState.blank(v, self.settings.optimizer), buffers_in(state))
         trained, loss = self.steps(weights, server_round)
         return Trained(with_buffers({}, trained.buffers), trained.v, {"loss": loss})
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from bayes_core.optimisers import Memory
-from bayes_core.plain import Weights
+from bayes_core.inference.optimisers import OptimizerState
+from bayes_core.inference.plain import Weights
 from client_app.method import Tensors, Trained, buffers_in, with_buffers
 from client_app.methods.fedavg import FedAvg
 
@@ -16,7 +16,7 @@ class Local(FedAvg):
         return self._stored(Weights.start(received["w"], self.network, self.settings.optimizer))
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
-        memory = Memory(state["moments"], int(state["steps"]))
+        memory = OptimizerState(state["moments"], int(state["steps"]))
         trained, loss = self.steps(Weights(state["theta"], memory, buffers_in(state)), server_round)
         return Trained(self._stored(trained), None, {"loss": loss})
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayes_core import Gaussian, Personal, Recipe, SpikeSlab, build_family, client_update
-from bayes_core.optimisers import Memory
+from bayes_core import ClientState, Gaussian, Recipe, SpikeSlab, build_family, client_update
+from bayes_core.inference.optimisers import OptimizerState
 from client_app.method import ClientMethod, Tensors, Trained, buffers_in, with_buffers
 
 
@@ -28,13 +28,15 @@ class PFedBayes(ClientMethod):
         return self.start_at(received["w"])
 
     def start_at(self, w: Tensor) -> dict[str, Tensor]:
-        return to_tensors(Personal.start(self.family.free(w), self.network, self.settings.optimizer))
+        return to_tensors(
+            ClientState.start(self.family.unconstrain(w), self.network, self.settings.optimizer)
+        )
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         w = received["w"]
         personal = from_tensors(state)
         if self.settings.personal_init == "reset":  # the paper's sFedBayes box restarts q from the global
-            personal = replace(personal, q=self.family.free(w))
+            personal = replace(personal, q=self.family.unconstrain(w))
         updated = client_update(
             self.network,
             self.family,
@@ -66,10 +68,10 @@ class PFedBayes(ClientMethod):
         )
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
-        return {"pm": state["q"], "gm": self.family.free(received["w"])}
+        return {"pm": state["q"], "gm": self.family.unconstrain(received["w"])}
 
 
-def to_tensors(personal: Personal) -> dict[str, Tensor]:
+def to_tensors(personal: ClientState) -> dict[str, Tensor]:
     """A personal state in the form in which it is stored."""
     tensors = {
         "q": personal.q,
@@ -80,10 +82,13 @@ def to_tensors(personal: Personal) -> dict[str, Tensor]:
     return with_buffers(tensors, personal.buffers)
 
 
-def from_tensors(state: Tensors) -> Personal:
+def from_tensors(state: Tensors) -> ClientState:
     q_steps, w_steps = state["steps"].tolist()
-    q_memory, w_memory = Memory(state["q_moments"], q_steps), Memory(state["w_moments"], w_steps)
-    return Personal(state["q"], q_memory, w_memory, buffers_in(state))
+    q_memory, w_memory = (
+        OptimizerState(state["q_moments"], q_steps),
+        OptimizerState(state["w_moments"], w_steps),
+    )
+    return ClientState(state["q"], q_memory, w_memory, buffers_in(state))
 
 
 METHOD = PFedBayes

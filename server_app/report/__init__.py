@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bayes_core.forecast import LEVEL
-from fedbayes.settings import defaults
+from bayes_core.predict.forecast import LEVEL
+from fedbayes.protocol.settings import defaults
 from server_app.report import certainty, clients, clusters, progress, weights
 from server_app.report.figure import NAMES, Table, headline, shown
 from server_app.report.files import Run, read_run

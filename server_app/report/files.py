@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, ValidationError, model_validator
 
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab
-from bayes_core.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS, weight_counts
-from bayes_core.metrics import RANKS
+from bayes_core.predict.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS, weight_counts
+from bayes_core.predict.metrics import RANKS
 from server_app.evaluations import FILE, read_evaluations
 from server_app.rows import Row
 from server_app.runs import RunError, load_checkpoint, read_config, read_rows

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedbayes.settings import defaults
+from fedbayes.protocol.settings import defaults
 from server_app.report.files import Run
 from server_app.report.progress import total
 from server_app.report.words import METHODS, rounds_done

@@ -2,7 +2,7 @@
 
 import math
 
-from bayes_core.histograms import LAMBDA_BINS, sigma_edge
+from bayes_core.predict.histograms import LAMBDA_BINS, sigma_edge
 from server_app.report.figure import NAMES, Figure, Table
 from server_app.report.files import Numbers, Run, Weights
 from server_app.report.svg import (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from bayes_core.forecast import LEVEL
+from bayes_core.predict.forecast import LEVEL
 from server_app.report.certainty import entropies, verdict
 from server_app.report.clients import cluster_of, latest
 from server_app.report.figure import NAMES, headline, shown

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bayes_core import compiled
+from bayes_core.fast import compiled
 
 torch.set_num_threads(1)
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from bayes_core.flat import flatten
-from bayes_core.networks import build
-from bayes_core.own import OwnError
+from fedbayes.protocol.models import build
+from fedbayes.protocol.user_code import UserCodeError
 
 
 def test_dnn_has_the_papers_size() -> None:
@@ -172,15 +172,15 @@ def test_a_user_s_own_network(own) -> None:
     ],
 )
 def test_a_network_that_cannot_be_used_is_one_sentence(own, model: str, sentence: str) -> None:
-    with pytest.raises(OwnError) as caught:
+    with pytest.raises(UserCodeError) as caught:
         build(model, (1, 8, 8), 10)
     assert str(caught.value) == sentence
 
 
 def test_a_network_for_other_inputs(own) -> None:
     with pytest.raises(
-        OwnError, match=r"wrong_inputs failed on two examples of \(1, 8, 8\): RuntimeError: mat1"
+        UserCodeError, match=r"wrong_inputs failed on two examples of \(1, 8, 8\): RuntimeError: mat1"
     ):
         build("my_models:wrong_inputs", (1, 8, 8), 10)
-    with pytest.raises(OwnError, match="vgg takes images, not inputs of shape"):
+    with pytest.raises(UserCodeError, match="vgg takes images, not inputs of shape"):
         build("vgg", (64,), 10)

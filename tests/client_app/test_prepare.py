@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from bayes_core.streams import stream
 from client_app.data import DataError
 from client_app.prepare import hold_out, random_labels
+from fedbayes.protocol.streams import stream
 
 
 def test_a_share_is_held_out_and_nothing_is_lost_or_seen_twice() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedbayes.settings import defaults
+from fedbayes.protocol.settings import defaults
 
 MakeRun = Callable[..., Path]
 

@@ -8,8 +8,9 @@ import pytest
 
 def test_the_package_is_light_until_a_model_is_asked_for() -> None:
     code = (
-        "import sys, fedbayes, fedbayes.command; assert 'torch' not in sys.modules; "
-        "from fedbayes import Personal; assert 'torch' in sys.modules and callable(Personal.load)"
+        "import sys, fedbayes, fedbayes.cli.command; assert 'torch' not in sys.modules; "
+        "from fedbayes import PersonalModel, Personal; assert Personal is PersonalModel; "
+        "assert 'torch' in sys.modules and callable(PersonalModel.load)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

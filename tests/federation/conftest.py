@@ -9,7 +9,7 @@ import torch
 from harness import SMALL, Outcome
 from inprocess import Clock, InProcessGrid, Interfere
 
-from fedbayes.settings import Settings, defaults
+from fedbayes.protocol.settings import Settings, defaults
 from server_app import app as server
 
 Federate = Callable[..., Outcome]
@@ -30,8 +30,8 @@ def federate_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federate
 
 def _federation(folder: Path, patch: pytest.MonkeyPatch) -> Federate:
     torch.set_num_threads(1)
-    patch.setattr("strategies.roster.SETTLE", 0.0)
-    patch.setattr("strategies.exchange.time", Clock())
+    patch.setattr("strategies.rounds.roster.SETTLE", 0.0)
+    patch.setattr("strategies.rounds.exchange.time", Clock())
 
     def run(
         name: str = "run",

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 from harness import Outcome
 
-from fedbayes.flower import free_port
-from fedbayes.run_folder import saved_rounds
+from fedbayes.launch.flower import free_port
+from fedbayes.launch.run_folder import saved_rounds
 
 LIBC = ctypes.CDLL(None)
 PATIENCE = 400.0  # seconds, for a busy machine; nothing here takes that long on a quiet one
@@ -108,7 +108,7 @@ class Deployment:
             assert self.command("keys", "keys", "--host", "127.0.0.1", "--sites", str(sites)).ends() == 0
 
     def command(self, *words: str, log: str = "command", **environment: str) -> Running:
-        command = [sys.executable, "-m", "fedbayes.command", *words]
+        command = [sys.executable, "-m", "fedbayes.cli", *words]
         return Running(command, self.folder, self.folder / f"{log}.log", self.environment | environment)
 
     def start_coordinator(self) -> Running:

@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from harness import Outcome
 
-from strategies import outliers
+from strategies.rounds import outliers
 
 Federate = Callable[..., Outcome]
 
@@ -100,7 +100,7 @@ def test_clients_that_merely_differ_stay_far_below_the_bound(
             shares.extend(value / self.bound(name, base) for name, value in scalars.items())
             super().judge(upload, base, family)
 
-    monkeypatch.setattr("strategies.base.Outliers", Watched)
+    monkeypatch.setattr("strategies.rounds.loop.Outliers", Watched)
     run = federate(**{"rounds": 6, "size": "10+4", "local_steps": 10} | settings)
     assert {row["clients_failed"] for row in run.rows} <= {"", "0"}
     assert max(shares) < 0.25

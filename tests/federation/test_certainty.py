@@ -10,8 +10,8 @@ from harness import Outcome
 from safetensors.torch import load_file
 
 from bayes_core import mean
-from bayes_core.wire import decode
-from fedbayes.settings import SettingsError
+from fedbayes.protocol.codec import decode
+from fedbayes.protocol.settings import SettingsError
 
 Federate = Callable[..., Outcome]
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bayes_core import extrapolate, mean, symmetric_kl_matrix
 from bayes_core.families import Gaussian
-from bayes_core.wire import decode
-from fedbayes.settings import Settings, defaults
+from fedbayes.protocol.codec import decode
+from fedbayes.protocol.settings import Settings, defaults
 
 Federate = Callable[..., Outcome]
 # 200 images for each client: enough that ten steps tell the groups apart by a wide margin (the gap in the

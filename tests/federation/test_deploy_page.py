@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deployed import Deployment, Running
 
-from fedbayes.flower import free_port
+from fedbayes.launch.flower import free_port
 from server_app.runs import read_rows
 
 pytestmark = pytest.mark.deployment

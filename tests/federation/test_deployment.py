@@ -30,9 +30,9 @@ from harness import SMALL, Outcome
 from inprocess import InProcessGrid
 from safetensors import safe_open
 
-from fedbayes import deploy
-from fedbayes.flower import environment, free_port, program
-from fedbayes.keys import make_keys
+from fedbayes.cli import deploy
+from fedbayes.deploy.keys import make_keys
+from fedbayes.launch.flower import environment, free_port, program
 
 pytestmark = pytest.mark.deployment
 Federate = Callable[..., Outcome]

@@ -9,7 +9,7 @@ from flwr.app import Message, MetricRecord
 from harness import Outcome
 from inprocess import InProcessGrid
 
-from bayes_core.metrics import summarise
+from bayes_core.predict.metrics import summarise
 from server_app.evaluations import read_evaluations
 
 Federate = Callable[..., Outcome]

@@ -12,7 +12,7 @@ import pytest
 from harness import Outcome
 
 from client_app import site
-from fedbayes.plan import parse_words, plan_run
+from fedbayes.launch.plan import parse_words, plan_run
 from server_app.runs import read_rows
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from harness import Outcome
 from inprocess import Clock, InProcessGrid
 
-from strategies import exchange as room
-from strategies.exchange import Exchange, exchange, under_way_at_most
+from strategies.rounds import exchange as room
+from strategies.rounds.exchange import Exchange, exchange, under_way_at_most
 
 NEVER = float("inf")
 

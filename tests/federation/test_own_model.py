@@ -108,7 +108,7 @@ def test_a_real_simulation_finds_it_in_the_folder_where_the_command_is_started(
 ) -> None:
     words = SMALL | {key.replace("_", "-"): value for key, value in WORDS.items()} | {"dataset": "own.npz"}
     # As the installed script starts it: Python itself does not look into the working directory.
-    script = "import sys; sys.path.remove(''); from fedbayes.command import main; main()"
+    script = "import sys; sys.path.remove(''); from fedbayes.cli.command import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script, "run", *(f"{key}={value}" for key, value in words.items()),
          "run-name=real", "--clients", "3"],

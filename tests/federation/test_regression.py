@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_diabetes
 
 import client_app.site
-from bayes_core.networks import build
 from client_app.data.functions import NOISE, observe, truth
-from fedbayes import Personal
-from fedbayes.command import _status
+from fedbayes import PersonalModel
+from fedbayes.cli.command import _status
 from fedbayes.errors import ModelError
-from fedbayes.settings import SettingsError
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import SettingsError
 from server_app.runs import read_rows
 
 Federate = Callable[..., Outcome]
@@ -88,7 +88,7 @@ def test_a_resumed_run_ends_the_same(federate: Federate) -> None:
 
 def test_fixed_noise_is_in_the_target_s_units(federate: Federate) -> None:
     federate("fixed", noise=55.0, **PEOPLE)
-    personal = Personal.load(store(federate.latest, "0"))  # type: ignore[attr-defined]
+    personal = PersonalModel.load(store(federate.latest, "0"))  # type: ignore[attr-defined]
     x = load_diabetes(scaled=False).data[:5]
     torch.testing.assert_close(personal.forecast(x).noise, torch.full((5,), 55.0, dtype=torch.float64))
     assert len(personal.v[0]) == 10 * 100 + 100 + 100 + 1
@@ -97,7 +97,7 @@ def test_fixed_noise_is_in_the_target_s_units(federate: Federate) -> None:
 def test_each_site_may_scale_for_itself(federate: Federate) -> None:
     run = federate(scale="site", **PEOPLE)
     assert 50 < float(run.rows[-1]["pm_rmse"]) < 72
-    cards = [Personal.load(store(run, site)).card.agreement.target_mean for site in "01"]
+    cards = [PersonalModel.load(store(run, site)).card.agreement.target_mean for site in "01"]
     assert cards[0] != cards[1] and all(100 < float(mean or 0) < 200 for mean in cards)
 
 
@@ -135,7 +135,7 @@ def test_predict_writes_numbers_with_intervals(
     status, table, said = command(capsys, "predict", store(run, "2"), data)
     rows = list(csv.DictReader(io.StringIO(table)))
     assert status == 0 and len(rows) == 42 and "42 of 42 examples answered; RMSE" in said
-    found = Personal.load(store(run, "2")).forecast(load_diabetes(scaled=False).data[400:])
+    found = PersonalModel.load(store(run, "2")).forecast(load_diabetes(scaled=False).data[400:])
     for row, mean, sd, low, high in zip(
         rows, *(part.tolist() for part in (found.mean, found.sd, *found.interval())), strict=True
     ):
@@ -154,7 +154,7 @@ def test_predict_writes_numbers_with_intervals(
     assert status == 0 and len(kept) == 21 and "a standard deviation above" in said and "RMSE" not in said
     assert max(float(row["sd"]) for row in kept) <= sorted(float(row["sd"]) for row in rows)[21]
     with pytest.raises(ModelError, match="predicts numbers, not classes; ask it with `forecast`"):
-        Personal.load(store(run, "2")).predict(np.zeros((1, 10)))
+        PersonalModel.load(store(run, "2")).predict(np.zeros((1, 10)))
 
 
 @pytest.mark.parametrize("scale", ["pooled", "site"])
@@ -169,7 +169,7 @@ def test_a_new_site_adapts(
     assert status == 0, error
     assert "80 training examples" in said and "RMSE" in said and "accuracy" not in said
     y = torch.tensor(load_diabetes(scaled=False).target[400:])
-    found = Personal.load(tmp_path / "mine").forecast(load_diabetes(scaled=False).data[400:])
+    found = PersonalModel.load(tmp_path / "mine").forecast(load_diabetes(scaled=False).data[400:])
     assert 40 < float((found.mean - y).square().mean().sqrt()) < 75
 
 
@@ -187,7 +187,7 @@ def test_the_exported_network_says_the_same(
     mean, sd = onnxruntime.InferenceSession(str(tmp_path / "out" / "network.onnx")).run(
         ["mean", "sd"], {"x": x}
     )
-    personal = Personal.load(store(run, "1"))
+    personal = PersonalModel.load(store(run, "1"))
     plain = build("dnn", (10,), 1)
     plain.load_state_dict(load_file(tmp_path / "out" / "network.safetensors"))
     centre, width = personal.card.agreement.target_scale

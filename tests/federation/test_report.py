@@ -107,7 +107,7 @@ def test_the_command_rebuilds_it_and_compares(federate: Federate, tmp_path: Path
 
     def fedbayes(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "fedbayes.command", *words], cwd=tmp_path, capture_output=True, text=True
+            [sys.executable, "-m", "fedbayes.cli", *words], cwd=tmp_path, capture_output=True, text=True
         )
 
     answer = fedbayes("report", "a", f"out-dir={first.folder.parent}")

@@ -10,7 +10,7 @@ from inprocess import InProcessGrid
 from safetensors import safe_open
 
 from bayes_core import extrapolate
-from fedbayes.settings import SettingsError
+from fedbayes.protocol.settings import SettingsError
 from server_app.runs import RunError
 from strategies import StrategyError
 

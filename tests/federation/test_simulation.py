@@ -17,7 +17,7 @@ ROUNDS = 24
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "fedbayes.command", *words]
+    return [sys.executable, "-m", "fedbayes.cli.command", *words]
 
 
 def processes_below(folder: Path) -> list[psutil.Process]:

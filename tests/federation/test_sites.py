@@ -14,9 +14,9 @@ from inprocess import InProcessGrid, sites
 
 from client_app import site, site_log, store
 from client_app.data import ClientData, DataError, load
-from client_app.discretion import SiteError, public
+from client_app.redact import SiteError, redact
 from client_app.store import Store
-from fedbayes.settings import Settings
+from fedbayes.protocol.settings import Settings
 from server_app.runs import RunError
 from strategies import StrategyError
 
@@ -104,7 +104,7 @@ def test_data_that_cannot_be_used_is_told_without_its_path(
     ],
 )
 def test_what_may_leave_a_site(error: Exception, words: str) -> None:
-    assert public(error) == words
+    assert redact(error) == words
 
 
 def test_one_line_a_round_in_the_sites_log(

@@ -1,4 +1,4 @@
-"""A finished run in its users' hands: Personal.load, predict, adapt, export, and what can be wrong."""
+"""A finished run in its users' hands: PersonalModel.load, predict, adapt, export, and what can be wrong."""
 
 import csv
 import json
@@ -12,17 +12,17 @@ import torch
 from harness import SMALL, Outcome
 from safetensors.torch import load_file, save_file
 
-from bayes_core.calibration import scale
-from bayes_core.metrics import summarise, tally
-from bayes_core.networks import build
-from bayes_core.streams import stream
-from bayes_core.uncertainty import predict
+from bayes_core.predict.calibration import scale
+from bayes_core.predict.metrics import summarise, tally
+from bayes_core.predict.uncertainty import predict
 from client_app.data import load
-from fedbayes import Personal
-from fedbayes.command import _status
+from fedbayes import PersonalModel
+from fedbayes.cli.command import _status
 from fedbayes.errors import ModelError
-from fedbayes.export import read_pruned, write_onnx
-from fedbayes.settings import Settings, defaults
+from fedbayes.model.export import read_pruned, write_onnx
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
+from fedbayes.protocol.streams import stream
 
 Federate = Callable[..., Outcome]
 TRAINED = {"local_steps": 20, "personal_steps": 5, "zeta": 0.5, "size": "10+10"}
@@ -49,14 +49,14 @@ def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
     return status, said.out, said.err
 
 
-# ---------------------------------------------------------------- Personal
+# ---------------------------------------------------------------- PersonalModel
 
 
 @pytest.mark.parametrize("method", ["pfedbayes", "sfedbayes", "cfedbayes", "local"])
 def test_a_personal_model_is_usable_on_its_own(federate: Federate, method: str) -> None:
     run = federate(method=method, **TRAINED)
     x, y = digits(2)
-    personal = Personal.load(store(run, "2"))
+    personal = PersonalModel.load(store(run, "2"))
     last = next(row for row in run.clients if row["round"] == "4" and row["site"] == "2")
     draws = stream(1, "2", 5, "evaluate pm")  # of the exchange that ended the run
     same = predict(
@@ -74,7 +74,7 @@ def test_a_personal_model_is_usable_on_its_own(federate: Federate, method: str) 
 def test_the_state_dict_is_an_ordinary_network(federate: Federate) -> None:
     run = federate(**TRAINED)
     x, _ = digits()
-    personal = Personal.load(store(run, "0") / "personal.safetensors")
+    personal = PersonalModel.load(store(run, "0") / "personal.safetensors")
     network = build("dnn", (1, 8, 8), 10)
     network.load_state_dict(personal.state_dict())
     torch.testing.assert_close(network(x).softmax(-1).detach(), personal.point_probabilities(x))
@@ -83,7 +83,7 @@ def test_the_state_dict_is_an_ordinary_network(federate: Federate) -> None:
 def test_a_fitted_temperature_is_used(federate: Federate) -> None:
     run = federate(validation_fraction=0.2, temperature_scaling=True, **TRAINED)
     x, _ = digits()
-    personal = Personal.load(store(run, "0"))
+    personal = PersonalModel.load(store(run, "0"))
     scaled = personal.predict(x)
     fitted, personal.temperature = personal.temperature, 1.0
     plain = personal.predict(x)
@@ -93,7 +93,7 @@ def test_a_fitted_temperature_is_used(federate: Federate) -> None:
 
 
 def test_bytes_are_scaled_as_for_training_and_one_channel_may_be_left_out(federate: Federate) -> None:
-    personal = Personal.load(store(federate(**TRAINED), "0"))
+    personal = PersonalModel.load(store(federate(**TRAINED), "0"))
     pixels = torch.arange(64, dtype=torch.uint8).view(1, 8, 8) % 17
     scaled = pixels[:, None].float() / 8 - 1  # the white of scikit-learn's digits is 16
     for given in (pixels, pixels[:, None], pixels[..., None], scaled, pixels.numpy()):
@@ -104,7 +104,7 @@ def test_bytes_are_scaled_as_for_training_and_one_channel_may_be_left_out(federa
 
 
 def test_wrong_inputs_are_one_sentence(federate: Federate) -> None:
-    personal = Personal.load(store(federate(rounds=1), "0"))
+    personal = PersonalModel.load(store(federate(rounds=1), "0"))
     with pytest.raises(
         ModelError, match=r"^The model takes examples of shape \(1, 8, 8\), not \(3, 8, 8\)\.$"
     ):
@@ -121,11 +121,11 @@ def test_damaged_and_foreign_files_are_one_sentence(federate: Federate, tmp_path
     save_file({"weight": torch.zeros(3)}, foreign)
     for file, words in ((cut, "damaged or no model file"), (text, "damaged or no model file")):
         with pytest.raises(ModelError, match=words):
-            Personal.load(file)
+            PersonalModel.load(file)
     with pytest.raises(ModelError, match=r"is no personal model of fedbayes \(format none, not 2\)"):
-        Personal.load(foreign)
+        PersonalModel.load(foreign)
     with pytest.raises(ModelError, match="There is no model file"):
-        Personal.load(tmp_path / "nowhere")
+        PersonalModel.load(tmp_path / "nowhere")
 
     from client_app.store import read
 
@@ -138,18 +138,18 @@ def test_damaged_and_foreign_files_are_one_sentence(federate: Federate, tmp_path
     with pytest.raises(
         ModelError, match="format 1, which does not say which network it is for; resume its run"
     ):
-        Personal.load(damaged(format="1"))
+        PersonalModel.load(damaged(format="1"))
     with pytest.raises(ModelError, match=r"is no personal model of fedbayes \(format 9, not 2\)"):
-        Personal.load(damaged(format="9"))
+        PersonalModel.load(damaged(format="9"))
     with pytest.raises(ModelError, match="does not say what network it is for"):
-        Personal.load(damaged(card="{}"))
+        PersonalModel.load(damaged(card="{}"))
     card = json.loads(tags["card"])
     with pytest.raises(ModelError, match="other parameters than the one that was trained"):
-        Personal.load(damaged(card=json.dumps(card | {"fingerprint": "0"})))
+        PersonalModel.load(damaged(card=json.dumps(card | {"fingerprint": "0"})))
     with pytest.raises(ModelError, match=r"has weights of shape \(2, 5\); its network takes \(2, 7510\)"):
-        Personal.load(damaged(tensors | {"q": torch.zeros(2, 5)}))
+        PersonalModel.load(damaged(tensors | {"q": torch.zeros(2, 5)}))
     with pytest.raises(ModelError, match="is damaged: it has values that are not finite"):
-        Personal.load(damaged(tensors | {"q": torch.full((2, 7510), torch.nan)}))
+        PersonalModel.load(damaged(tensors | {"q": torch.full((2, 7510), torch.nan)}))
 
 
 def test_a_method_without_personal_models_says_so(federate: Federate) -> None:
@@ -157,7 +157,7 @@ def test_a_method_without_personal_models_says_so(federate: Federate) -> None:
     with pytest.raises(
         ModelError, match="Site 0 of the run run has no personal model: fedavg has only the global"
     ):
-        Personal.load(store(run, "0"))
+        PersonalModel.load(store(run, "0"))
 
 
 def test_unknown_models_and_clients_are_one_sentence(
@@ -246,7 +246,7 @@ def test_predict_writes_a_row_for_each_example(
     x, y = digits(1)
     file = write(tmp_path / "new.npz", x=x, y=y)
     status, out, said = command(capsys, "predict", "run/1", file, f"out-dir={tmp_path}")
-    found = Personal.load(store(run, "1")).predict(x)
+    found = PersonalModel.load(store(run, "1")).predict(x)
     right = (found.labels == y).double().mean()
     assert (status, said) == (0, f"50 of 50 examples answered; accuracy {right:.4f}.\n")
     rows = list(csv.DictReader(out.splitlines()))
@@ -269,7 +269,7 @@ def test_abstain_leaves_out_the_least_certain(
     run = federate(**TRAINED)
     x, _ = digits(1)
     file = write(tmp_path / "new.npz", x=x)
-    entropy = Personal.load(store(run, "1")).predict(x).entropy
+    entropy = PersonalModel.load(store(run, "1")).predict(x).entropy
     status, out, said = command(capsys, "predict", "run/1", file, f"out-dir={tmp_path}", "--abstain", 0.3)
     rows = list(csv.DictReader(out.splitlines()))
     assert status == 0 and {int(row["example"]) for row in rows} == set(entropy.argsort()[:35].tolist())
@@ -310,7 +310,7 @@ def test_tables_are_read_by_column_and_scaled_as_for_training(
     bare = clinic(tmp_path / "bare.csv", "count,temperature", 7)
     assert command(capsys, "predict", "run/east", bare, f"out-dir={tmp_path}")[:2] == (0, out)
     x = [[39.1, 880.0], [36.4, 310.0]]
-    assert Personal.load(tmp_path / "state" / "run" / "east").predict(x).labels.tolist() == [0, 1]
+    assert PersonalModel.load(tmp_path / "state" / "run" / "east").predict(x).labels.tolist() == [0, 1]
 
     mine = clinic(tmp_path / "mine.csv", "count,temperature,finding", 8)
     adapt = [
@@ -402,7 +402,7 @@ def test_a_new_site_gets_a_model_without_anyone_else(
     accuracy = next(line for line in out.splitlines() if line.startswith("│ accuracy"))
     personal, start = (float(cell) for cell in accuracy.split("│")[2:4])
     assert personal > start > 0.2
-    model = Personal.load(tmp_path / "mine")
+    model = PersonalModel.load(tmp_path / "mine")
     assert (model.card.run, model.card.site, model.card.method) == ("run", "new", method)
     found = model.predict(torch.from_numpy(np.load(test)["x"]))
     assert (found.labels.numpy() == np.load(test)["y"]).mean() == pytest.approx(personal, abs=1e-4)
@@ -466,7 +466,7 @@ def test_the_exported_network_says_the_same(
     test = write(tmp_path / "test.npz", x=x, y=y)
     words = ["export", "run/3", "--out", tmp_path / "out", "--test", test, f"out-dir={tmp_path}"]
     status, said, _ = command(capsys, *words)
-    ours = Personal.load(store(run, "3")).point_probabilities(x)
+    ours = PersonalModel.load(store(run, "3")).point_probabilities(x)
     accuracy = (ours.argmax(-1) == y).double().mean()
     assert status == 0 and f"{accuracy:.4f}" in said
 
@@ -512,8 +512,8 @@ def test_a_sparse_model_is_pruned(
     out = tmp_path / "out"
     words = ["export", store(run, "3"), "--out", out, "--test", test, "--threshold", 0.5]
     status, said, _ = command(capsys, *words)
-    personal = Personal.load(store(run, "3"))
-    on = personal.family.bound(personal.v)[2] > 0.5
+    personal = PersonalModel.load(store(run, "3"))
+    on = personal.family.constrain(personal.v)[2] > 0.5
     rows = [
         [cell.strip() for cell in line.split("│")[1:-1]]
         for line in said.splitlines()

@@ -9,9 +9,9 @@ from conftest import Federate
 from flwr.app import ArrayRecord, Message
 from inprocess import sites
 
-from bayes_core.histograms import SIGMA_BINS
+from bayes_core.predict.histograms import SIGMA_BINS
 from client_app.data import load
-from fedbayes.settings import Settings, defaults
+from fedbayes.protocol.settings import Settings, defaults
 
 TALLY = {
     "n",

@@ -10,7 +10,7 @@ import pytest
 
 import client_app.data as data
 from client_app.data import download, sources
-from fedbayes.settings import Settings, defaults
+from fedbayes.protocol.settings import Settings, defaults
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from bayes_core.agreement import Agreement
 from client_app.data import DataError, Split, check, load, simulated_sites
 from client_app.data.images import read_images
 from client_app.data.site_data import load_site
 from client_app.data.table import read_table
+from fedbayes.protocol.agreement import Agreement
 
 TABLE = "age;bmi;sick\n31;22.5;no\n40;30;yes\n\n55;28.25;no\n"
 

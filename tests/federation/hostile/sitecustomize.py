@@ -5,7 +5,7 @@ Python imports this file by itself when the folder is in PYTHONPATH.
 
 import sys
 
-if "fedbayes.executor" in sys.orig_argv:
+if "fedbayes.deploy.executor" in sys.orig_argv:
     import flwr.supernode.runtime.run_clientapp as runtime
     import numpy as np
     from flwr.app import Array, ArrayRecord

@@ -10,7 +10,7 @@ import torch
 from handmade import MakeRun, Row, write_csv
 from safetensors.torch import save_file
 
-from fedbayes.settings import defaults
+from fedbayes.protocol.settings import defaults
 from server_app.evaluations import append_evaluation
 from server_app.report.files import Run, read_run
 

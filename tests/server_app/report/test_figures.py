@@ -9,7 +9,7 @@ import pytest
 import torch
 from handmade import entropies, tally
 
-from bayes_core.histograms import SIGMA_BINS, sigma_counts
+from bayes_core.predict.histograms import SIGMA_BINS, sigma_counts
 from server_app.report import certainty, clients, clusters, progress, render, weights
 from server_app.report.figure import Figure, evenly, natural
 from server_app.report.files import Run

@@ -1,0 +1,1 @@
+"""The client's update: the paper's box, plain local training, optimisers."""

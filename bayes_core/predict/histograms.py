@@ -1,0 +1,62 @@
+"""Binned counts of how certain a model is and of the distribution of its weights: what a report draws.
+
+Counts add up over clients, and they are all that leaves a site of either: no example, no weight.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from bayes_core.families import Family, Point, SpikeSlab
+from bayes_core.predict.uncertainty import entropy
+
+ENTROPY_BINS = 20  # from 0, certain, to 1, a uniform guess
+LAMBDA_BINS = 40  # from 0 to 1
+SIGMA_PER_DECADE = 400  # bins 0.6 % wide: after training most σ lie within a few per cent of each other
+SIGMA_FROM, SIGMA_TO = -4, 1  # log10 of σ; what lies beyond counts in the outermost bins
+SIGMA_BINS = SIGMA_PER_DECADE * (SIGMA_TO - SIGMA_FROM)
+
+
+def relative_entropy(probabilities: Tensor) -> Tensor:
+    """The entropy of class probabilities (n, classes) as a share of that of a uniform guess, shape (n,)."""
+    p = probabilities.cpu().double()
+    return entropy(p) / math.log(max(p.shape[-1], 2))
+
+
+def entropy_counts(probabilities: Tensor) -> list[int]:
+    """How many examples have which relative entropy."""
+    return _count(relative_entropy(probabilities) * ENTROPY_BINS, ENTROPY_BINS)
+
+
+def weight_counts(family: Family, v: Tensor, sizes: Sequence[int]) -> dict[str, list[int] | list[float]]:
+    """Of a constrained distribution: counts of σ, and for sparse ones of λ with the non-zero ratio of each layer.
+
+    `sizes` are the layers' numbers of weights, in the order in which they lie in `v`.
+    """
+    v = v.cpu()
+    if isinstance(family, Point):
+        return {}
+    counts: dict[str, list[int] | list[float]] = {"sigma": sigma_counts(v[1])}
+    if isinstance(family, SpikeSlab) and family.gated:
+        counts["lambda"] = _count(v[2].double() * LAMBDA_BINS, LAMBDA_BINS)
+        counts["nonzero"] = [float(layer.double().mean()) for layer in torch.split(v[2], list(sizes))]
+    return counts
+
+
+def sigma_counts(rho: Tensor) -> list[int]:
+    """How many weights have which σ = softplus(ρ), in bins of equal width in log σ."""
+    places = (softplus(rho.double()).log10() - SIGMA_FROM) * SIGMA_PER_DECADE
+    return _count(places, SIGMA_BINS)
+
+
+def sigma_edge(bin_number: int) -> float:
+    """The σ at which a bin begins."""
+    return float(10 ** (SIGMA_FROM + bin_number / SIGMA_PER_DECADE))
+
+
+def _count(places: Tensor, bins: int) -> list[int]:
+    counts: list[int] = torch.bincount(places.long().clamp_(0, bins - 1), minlength=bins).tolist()
+    return counts

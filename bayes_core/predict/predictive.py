@@ -1,0 +1,101 @@
+"""The Monte-Carlo predictive of a distribution over weights.
+
+Draws come in mirrored (antithetic) pairs, θ = μ ± σ·g. Each draw still has the distribution v, so the
+estimate stays unbiased; but what the noise adds to first order cancels within a pair. With ten independent
+draws, the same for all test examples, the accuracy of a global model jumps by two points from round to
+round; with five pairs it does not.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayes_core.families import Family, Noise, Point
+from bayes_core.fast.chain import is_chain, outputs_of_all
+from bayes_core.flat import shapes_of, unflatten
+
+CHUNK = 128  # examples at a time: bounds memory, and the outputs of convolutions stay in the cache
+CHUNK_OF_CHAINS = 2048  # one product a layer gains from size
+BLOCK = 2**24  # sampled weights at a time: bounds it, whatever the number of samples
+
+
+@torch.no_grad()
+def outputs(network: nn.Module, theta: Tensor, x: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
+    """What the plain network with weights θ says, in evaluation mode."""
+    network.eval()
+    state = (unflatten(theta, shapes_of(network)), dict(buffers))
+    return torch.cat([functional_call(network, state, (chunk,)) for chunk in torch.split(x, CHUNK)])
+
+
+def draw_outputs(
+    network: nn.Module,
+    family: Family,
+    v: Tensor,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """What the network says under each of `samples` draws θ ~ v; a point has only one."""
+    buffers = dict(network.named_buffers()) if buffers is None else buffers
+    if samples < 1:
+        raise ValueError(f"The predictive takes at least one sample, not {samples}.")
+    samples = 1 if isinstance(family, Point) else samples
+    block = 2 * max(1, BLOCK // (2 * v.shape[1]))
+    for begin in range(0, samples, block):
+        noises: list[Noise] = []
+        for number in range(min(block, samples - begin)):
+            noises.append(noises[-1].mirrored() if number % 2 else family.noise(v, generator))
+        thetas = family.reparameterise(v, Noise.stack(noises)).theta.view(-1, v.shape[1])
+        yield from _all_outputs(network, thetas, x, buffers)
+
+
+@torch.no_grad()
+def _all_outputs(
+    network: nn.Module, thetas: Tensor, x: Tensor, buffers: Mapping[str, Tensor]
+) -> Iterable[Tensor]:
+    """What the network says with each row of weights: in one go where that is faster, else one by one."""
+    if is_chain(network, x):
+        chunks = [outputs_of_all(network, thetas, chunk) for chunk in torch.split(x, CHUNK_OF_CHAINS)]
+        return torch.cat(chunks, 1)
+    return (outputs(network, theta, x, buffers) for theta in thetas)
+
+
+def draws(
+    network: nn.Module,
+    family: Family,
+    v: Tensor,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """Class probabilities (n, classes) under each draw."""
+    for found in draw_outputs(network, family, v, x, samples, generator, buffers):
+        yield found.softmax(-1)
+
+
+def predictive(
+    network: nn.Module,
+    family: Family,
+    v: Tensor,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """Class probabilities p(y | x), averaged over `samples` draws θ ~ v, shape (n, classes)."""
+    total, count = torch.zeros((), device=x.device), 0
+    for p in draws(network, family, v, x, samples, generator, buffers):
+        total, count = total + p, count + 1
+    return total / count
+
+
+def point_probabilities(
+    network: nn.Module, family: Family, v: Tensor, x: Tensor, buffers: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """Class probabilities of the posterior-mean network."""
+    buffers = dict(network.named_buffers()) if buffers is None else buffers
+    return outputs(network, family.centre(v), x, buffers).softmax(-1)

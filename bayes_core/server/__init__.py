@@ -1,0 +1,1 @@
+"""The server's arithmetic: sums and extrapolation, clustering, sparsity."""

@@ -1,0 +1,165 @@
+"""The server's arithmetic: mean, moments, extrapolate.
+
+Uploads are added one at a time, as they arrive, and need not be kept. The order leaves no trace in the result, not
+even in the last bit: each term is split into a coarse and a fine part on two fixed grids, so that both sums are free
+of rounding errors (see `Sum`).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from bayes_core.fast.compiled import NotCompiled, library
+
+BLOCK = 32768  # numbers at a time: what is computed on the way stays in the processor's cache
+# Adding and taking away 1.5·2^k rounds a float64 to a multiple of 2^(k−52).
+COARSE = 1.5 * 2.0**28  # to multiples of 2^-24: a sum of less than 2^29 has no rounding error
+FINE = 1.5 * 2.0**-5  # to multiples of 2^-57; the fine parts, below 2^-25, of up to 2^20 terms fit
+
+
+class Sum:
+    """A sum of float64 terms that does not depend on their order.
+
+    A term loses at most 2^-58 (3e-18), and the sum nothing, as long as it stays below 2^29. Beyond, it is an ordinary
+    float64 sum.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.coarse = torch.zeros(size, dtype=torch.float64)
+        self.fine = torch.zeros(size, dtype=torch.float64)
+
+    def add(self, begin: int, terms: Tensor, weight: float) -> None:
+        """Add weight · terms to the entries from `begin` on; in C where that can be had, with the same bits."""
+        coarse, fine = (row[begin : begin + terms.numel()] for row in (self.coarse, self.fine))
+        if terms.shape != coarse.shape:
+            raise ValueError(f"Terms of the shape {tuple(terms.shape)} for {len(coarse)} sums.")
+        if terms.dtype != torch.float32:
+            terms = terms.double()
+        terms = terms.cpu().contiguous()
+        try:
+            kernels = library()
+        except NotCompiled:
+            for block in blocks(len(terms)):
+                term = terms[block].double() * weight
+                rounded = (term + COARSE).sub_(COARSE)
+                coarse[block] += rounded
+                fine[block] += term.sub_(rounded).add_(FINE).sub_(FINE)
+        else:
+            pointers = (row.data_ptr() for row in (coarse, fine, terms))
+            tally = kernels.tally if terms.dtype == torch.float32 else kernels.tally_wide
+            tally(*pointers, weight, COARSE, FINE, 0, len(terms))
+
+    def value(self) -> Tensor:
+        return self.coarse + self.fine
+
+
+class Aggregate(Protocol):
+    """What uploads are added to. It starts from `origin`, a distribution near them: the server's own."""
+
+    def __init__(self, origin: Tensor) -> None: ...
+
+    def add(self, upload: Tensor, weight: float = 1.0) -> None: ...
+
+    def result(self) -> Tensor: ...
+
+
+class Mean:
+    """The mean of the uploads, row by row (the paper's step)."""
+
+    def __init__(self, origin: Tensor) -> None:
+        self.shape = origin.shape
+        self.total = Sum(origin.numel())
+        self.weights: list[float] = []
+
+    def add(self, upload: Tensor, weight: float = 1.0) -> None:
+        self.total.add(0, upload.reshape(-1), weight)
+        self.weights.append(weight)
+
+    def result(self) -> Tensor:
+        return self.total.value().div_(math.fsum(self.weights)).float().view(self.shape)
+
+
+class Moments:
+    """The w that minimises Σ KL(q_i ‖ w): the paper's lemma, for either family.
+
+    μ_w = Σ λ_i μ_i / Σ λ_i, σ_w² = Σ λ_i [σ_i² + (μ_i − μ_w)²] / Σ λ_i, λ_w = mean λ_i. A Gaussian has λ_i = 1.
+    The squares are taken about the origin's μ, which is near: about 0 they would lose their digits.
+    """
+
+    def __init__(self, origin: Tensor) -> None:
+        self.origin = origin
+        rows, size = origin.shape
+        self.gates = Sum(size) if rows == 3 else None
+        self.first, self.second = Sum(size), Sum(size)
+        self.weights: list[float] = []
+
+    def add(self, upload: Tensor, weight: float = 1.0) -> None:
+        for block in blocks(upload.shape[1]):
+            distance = upload[0, block].double() - self.origin[0, block]
+            square = softplus(upload[1, block]).double().square_().addcmul_(distance, distance)
+            if self.gates is not None:
+                gate = upload[2, block].double().clamp_min(1e-30)
+                distance, square = distance.mul_(gate), square.mul_(gate)
+                self.gates.add(block.start, gate, weight)
+            self.first.add(block.start, distance, weight)
+            self.second.add(block.start, square, weight)
+        self.weights.append(weight)
+
+    def result(self) -> Tensor:
+        weight = math.fsum(self.weights)
+        gates = self.gates.value() if self.gates is not None else torch.tensor(weight, dtype=torch.float64)
+        shift = self.first.value().div_(gates)
+        variance = self.second.value().div_(gates).addcmul_(shift, shift, value=-1)
+        # Rounding must not take the variance below 0 where σ is far smaller than the distance from the origin.
+        rho = inverse_softplus(variance.clamp_min_(1e-22).sqrt_())
+        rows = [shift.add_(self.origin[0]), rho]
+        return torch.stack(rows if self.gates is None else [*rows, gates.div_(weight)]).float()
+
+
+def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The mean of the uploads, row by row (uniform unless weighted)."""
+    weights = _checked(uploads, weights)
+    return _fill(Mean(uploads[0]), uploads, weights)
+
+
+def moments(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The w that minimises Σ KL(q_i ‖ w)."""
+    weights = _checked(uploads, weights)
+    return _fill(Moments(mean(uploads, weights)), uploads, weights)
+
+
+def extrapolate(w: Tensor, target: Tensor, beta: float) -> Tensor:
+    """w ← (1−β)·w + β·target; β > 1 goes beyond the target."""
+    return torch.lerp(w.double(), target.double(), beta).to(w.dtype)
+
+
+def inverse_softplus(sigma: Tensor) -> Tensor:
+    """ρ with softplus(ρ) = σ, without overflow for large σ."""
+    return sigma + torch.log(-torch.expm1(-sigma))
+
+
+def _checked(uploads: Sequence[Tensor], weights: Sequence[float] | None) -> Sequence[float]:
+    if not uploads:
+        raise ValueError("There is nothing to aggregate: no uploads.")
+    if weights is None:
+        return [1.0] * len(uploads)
+    if len(weights) != len(uploads) or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise ValueError("Weights must be as many as the uploads, finite and not negative.")
+    if sum(weights) <= 0:
+        raise ValueError("Weights must not all be zero.")
+    return weights
+
+
+def _fill(aggregate: Aggregate, uploads: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    for upload, weight in zip(uploads, weights, strict=True):
+        aggregate.add(upload, weight)
+    return aggregate.result()
+
+
+def blocks(size: int) -> Iterator[slice]:
+    """Slices that cover `size` numbers, a block each."""
+    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))

@@ -1,0 +1,114 @@
+"""What the user sees while a run goes on: a live bar on a terminal, plain lines anywhere else."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+from fedbayes.cli.tensorboard import EventFiles
+
+STARTING = "starting Flower…"
+
+
+class TimeLeft(ProgressColumn):
+    """The time left as soon as it can be guessed, the time passed until then."""
+
+    def render(self, task: Task) -> Text:
+        left = task.time_remaining
+        seconds = task.elapsed or 0 if left is None else left
+        clock = f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"
+        return Text(clock if left is None else f"{clock} left", style="dim")
+
+
+class RunProgress:
+    """Turns the run's events into a display; knows nothing of processes."""
+
+    def __init__(self, console: Console, title: str, event_files: Path | None = None) -> None:
+        self._console = console
+        self._event_files = EventFiles(event_files) if event_files else None
+        self._title = title
+        self._rounds = 0
+        self._measured = -1
+        self._scores = ""
+        self._seconds: list[float] = []
+        self._warnings: set[str] = set()
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("[bold]{task.description}"),
+                BarColumn(bar_width=30),
+                TextColumn("{task.fields[status]}"),
+                TimeLeft(),
+                console=console,
+                transient=True,
+            )
+
+    def __enter__(self) -> "RunProgress":
+        if self._bar is None:
+            self._console.print(f"{self._title}: {STARTING}", highlight=False)
+        else:
+            self._bar.add_task(self._title, total=None, status=STARTING)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._event_files is not None:
+            self._event_files.close()
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, event: dict[str, Any]) -> None:
+        """Show one event; those that end a run are told after the display is gone."""
+        if self._event_files is not None:
+            self._event_files.show(event)
+        match event.get("event"):
+            case "start":
+                self._rounds = int(event["rounds"])
+                self._update(int(event["round"]) - 1)
+            case "round":
+                self._rounds = int(event["rounds"])
+                self._seconds.append(float(event["seconds"]))
+                self._update(int(event["round"]))
+            case "evaluated":
+                self._evaluated(event)
+            case "warning":
+                self.warn(str(event["message"]))
+            case "clusters":
+                self._console.print(str(event["message"]), markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, message: str) -> None:
+        """A yellow line above the bar, once, however often it is said."""
+        if message not in self._warnings:
+            self._warnings.add(message)
+            self._console.print(
+                f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True
+            )
+
+    def _evaluated(self, event: dict[str, Any]) -> None:
+        self._scores = "  ".join(
+            f"{model.upper()} {unit}{event[f'{model}_{metric}']:{form}}"
+            for metric, unit, form in (("accuracy", "", ".3f"), ("rmse", "RMSE ", ".4g"))
+            for model in ("pm", "gm")
+            if event.get(f"{model}_{metric}") is not None
+        )
+        if self._bar is not None:
+            self._update(None)
+        elif int(event["round"]) > self._measured:
+            self._measured = int(event["round"])
+            pace = f"  {sum(self._seconds) / len(self._seconds):.2f} s/round" if self._seconds else ""
+            self._seconds.clear()
+            line = f"round {event['round']}/{self._rounds}  {self._scores}{pace}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+    def _update(self, done: int | None) -> None:
+        if self._bar is None:
+            return
+        task = self._bar.tasks[0]
+        completed = int(task.completed) if done is None else done
+        status = f"round {completed}/{self._rounds}  [cyan]{self._scores}[/]" if self._scores else (
+            f"round {completed}/{self._rounds}"
+        )  # fmt: skip
+        self._bar.update(task.id, total=self._rounds, completed=completed, status=status)

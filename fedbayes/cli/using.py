@@ -1,0 +1,108 @@
+"""The commands for those who have a trained model: adapt, predict, export."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedbayes.errors import CommandError
+from fedbayes.launch.plan import absolute, find_run, parse_words
+from fedbayes.protocol.settings import NAME, defaults
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A personal model: its file, its folder, or RUN/SITE.")
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write into.")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
+Place = Annotated[list[str] | None, typer.Argument(metavar="[out-dir=DIR]", show_default=False)]
+Test = Annotated[str | None, typer.Option(metavar="FILE", help="Examples with labels, to measure it on.")]
+
+
+def adapt(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, given by its name or folder.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="The site's training data.")],
+    out: Out,
+    words: Words = None,
+    test: Test = None,
+    site: Annotated[str, typer.Option(help="The new site's name.")] = "new",
+) -> None:
+    """Give a new site a personal model: a run's distribution as the prior, and the site's own data.
+
+    For example: fedbayes adapt RUN mine.npz --out mine rounds=20
+    """
+    from fedbayes.model.adapt import ROUNDS, adapt_files
+    from fedbayes.model.finished import Finished
+
+    values: dict[str, Any] = {"rounds": ROUNDS} | parse_words(words or ())
+    finished = Finished.open(find_run(run, values), values)
+    if not NAME.fullmatch(site):
+        raise CommandError(f'--site takes letters, digits, ".", "_" and "-", not "{site}".')
+    with writing(out):
+        adapt_files(finished, data, test, out, site, Console())
+
+
+def predict(
+    model: Model,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="New examples.")],
+    words: Place = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The CSV file; standard output unless given.")
+    ] = None,
+    abstain: Annotated[
+        float, typer.Option(metavar="P", help="Leave out this share of the examples, the least certain.")
+    ] = 0.0,
+    samples: Annotated[int | None, typer.Option(metavar="N", help="Draws of the weights.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
+) -> None:
+    """Class, probability and uncertainty of new examples, or number, sd and 90 % interval, as CSV."""
+    from fedbayes.model.personal import find_personal
+    from fedbayes.model.predict import predict_file
+
+    personal = find_personal(model, states(words or ()))
+    table, said = predict_file(personal, data, abstain, samples, seed)
+    if out is None:
+        sys.stdout.write(table)
+    else:
+        with writing(out):
+            out.write_text(table, encoding="utf-8", newline="")
+    print(said, file=sys.stderr)
+
+
+def export(
+    model: Model,
+    out: Out,
+    words: Place = None,
+    test: Test = None,
+    threshold: Annotated[
+        float,
+        typer.Option(metavar="P", help="Of sparse models: the λ above which a weight stays.", min=0, max=1),
+    ] = 0.5,
+) -> None:
+    """The posterior-mean network as a PyTorch state dict and as ONNX; of a sparse model the pruned one too."""
+    from fedbayes.model.export import export_files
+    from fedbayes.model.personal import find_personal
+
+    personal = find_personal(model, states(words or ()))
+    with writing(out):
+        export_files(personal, out, test, threshold, Console())
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """What the disk refuses is one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{out} cannot be written ({error.strerror or error}).") from None
+
+
+def states(words: Sequence[str]) -> Path:
+    """Where simulated clients keep their models."""
+    values = parse_words(words)
+    if unknown := [key for key in values if key != "out-dir"]:
+        raise CommandError(f'This command takes only out-dir=…, not "{unknown[0]}".')
+    return absolute(values.get("out-dir", defaults()["out-dir"])) / "state"

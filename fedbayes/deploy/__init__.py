@@ -1,0 +1,1 @@
+"""Real federations: keys, coordinator, sites."""

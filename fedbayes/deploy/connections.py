@@ -1,0 +1,58 @@
+"""The federations that this machine can run on, as Flower keeps them: `[superlink.NAME]` in its config.toml."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedbayes.errors import CommandError
+from fedbayes.launch.app_bundle import toml_value
+from fedbayes.protocol.settings import NAME
+
+
+def config_file() -> Path:
+    from flwr.supercore.utils import get_flwr_home
+
+    return Path(get_flwr_home()) / "config.toml"
+
+
+def connections() -> dict[str, dict[str, Any]]:
+    """Address and root certificate of each, by name."""
+    file = config_file()
+    try:
+        found = tomllib.loads(file.read_text("utf-8")).get("superlink", {})
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CommandError(f"Flower's configuration {file} cannot be read: {error}.") from None
+    return {name: entry for name, entry in found.items() if isinstance(entry, dict)}
+
+
+def require(name: str) -> None:
+    """CommandError unless there is a federation of this name."""
+    if name not in (known := connections()):
+        raise CommandError(
+            f'There is no federation "{name}" in {config_file()}; there are {", ".join(known) or "none"}. '
+            "`fedbayes coordinator` writes it on the coordinator's machine."
+        )
+
+
+def remember(name: str, address: str, certificate: Path) -> bool:
+    """Write the connection down, once; whether it is new."""
+    if not NAME.fullmatch(name) or "." in name:
+        raise CommandError(f'--name takes letters, digits, "_" and "-", not "{name}".')
+    wanted = {"address": address, "root-certificates": str(certificate)}
+    file, known = config_file(), connections()
+    if name in known:
+        if {key: known[name].get(key) for key in wanted} != wanted:
+            raise CommandError(
+                f'"{name}" is another federation in {file}, at {known[name].get("address")}; take another --name.'
+            )
+        return False
+    lines = "".join(f"{key} = {toml_value(value)}\n" for key, value in wanted.items())
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(f"\n[superlink.{name}]\n{lines}")
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror}.") from None
+    return True

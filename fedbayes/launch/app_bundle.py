@@ -1,0 +1,63 @@
+"""The folder that Flower is asked to run: the installed packages beside the app's pyproject.toml.
+
+`flwr run` takes a folder with a pyproject.toml. In a checkout that is the checkout itself, but an installed
+command has only packages in site-packages; so every run gets a copy of its own, from wherever Python finds
+them, and works from any folder.
+"""
+
+import importlib.util
+import json
+import pkgutil
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedbayes.errors import CommandError
+from fedbayes.protocol.settings import app_file
+
+PACKAGES = ("bayes_core", "client_app", "server_app", "strategies", "fedbayes")
+
+
+def package_folder(name: str) -> Path:
+    """Where Python finds a package, without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise CommandError(f'The package "{name}" is not installed beside fedbayes; install fedbayes again.')
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def assemble(target: Path) -> Path:
+    """Copy the app to `target`, which must not exist."""
+    target.mkdir(parents=True)
+    for name in PACKAGES:
+        shutil.copytree(
+            package_folder(name),
+            target / name,
+            ignore=shutil.ignore_patterns("__pycache__", "tests", "*.toml"),
+        )
+    shutil.copyfile(app_file(), target / "pyproject.toml")
+    return target
+
+
+def methods() -> list[str]:
+    """The methods that have both halves: a strategy for the server and a file for the client."""
+    server = {module.name for module in pkgutil.iter_modules([str(package_folder("strategies"))])}
+    client_folder = package_folder("client_app") / "methods"
+    client = {module.name for module in pkgutil.iter_modules([str(client_folder)])}
+    return sorted(name for name in server & client if not name.startswith("_"))
+
+
+def write_run_config(file: Path, config: Mapping[str, Any]) -> Path:
+    """The run's settings as a TOML file: `flwr run -c key=value` cannot take quotes inside a value."""
+    file.write_text("".join(f"{key} = {toml_value(value)}\n" for key, value in config.items()), "utf-8")
+    return file
+
+
+def toml_value(value: bool | int | float | str) -> str:
+    """One scalar in TOML; a JSON string is a TOML basic string once DEL is escaped too."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,43 @@
+"""How a simulation shares this machine's CPUs and GPUs among its clients."""
+
+import math
+import os
+
+from fedbayes.protocol.settings import Settings
+
+
+def cpus() -> int:
+    """The CPUs this process may use, which in a container or a batch job are fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpus(settings: Settings) -> int:
+    """The CUDA devices that clients will use."""
+    if settings.device not in ("auto", "cuda") and not settings.device.startswith("cuda:"):
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def client_resources(settings: Settings, clients: int) -> tuple[dict[str, int | float], dict[str, str]]:
+    """Flower's federation config (without num-supernodes), and environment variables for Ray.
+
+    Ray starts as many workers as fit; more workers than clients would only cost memory.
+    """
+    total = max(settings.threads, min(cpus(), clients * settings.threads))
+    config: dict[str, int | float] = {
+        "client-resources-num-cpus": settings.threads,
+        "init-args-num-cpus": total,
+    }
+    devices = gpus(settings)
+    if devices == 0:
+        return config, {}
+    if settings.device.startswith("cuda:"):
+        # Ray would show each worker its own GPU as cuda:0, and cuda:1 would not exist there.
+        return config, {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+    workers_per_device = math.ceil(total // settings.threads / devices)
+    share = 1 if workers_per_device == 1 else math.floor(10_000 / workers_per_device) / 10_000
+    return config | {"client-resources-num-gpus": share, "init-args-num-gpus": devices}, {}

@@ -1,0 +1,213 @@
+"""One run on this machine, from its lock to its closing table."""
+
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from fedbayes.cli.progress import RunProgress
+from fedbayes.cli.tables import run_table
+from fedbayes.errors import CommandError
+from fedbayes.launch.local import Federation
+from fedbayes.launch.plan import Plan
+from fedbayes.launch.run_folder import owns_lock, release_lock, saved_rounds, set_state, take_lock
+from server_app.rows import duration, number
+
+FINISHED, FAILED, STOPPED = 0, 1, 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CHATTER = ("INFO", "WARNING", "Using SuperLink", "Successfully", "===")  # how Flower's lines of no news begin
+TAIL = 12  # lines of log that explain a failure without a sentence of its own
+
+
+class Stopped(BaseException):
+    """Ctrl-C, or a signal that asks the command to end."""
+
+
+class StopSignals:
+    """The first signal raises Stopped; from then on, or from `shield` on, cleaning up is not disturbed."""
+
+    def __enter__(self) -> "StopSignals":
+        self._before = {each: signal.getsignal(each) for each in SIGNALS}
+        for each, handler in self._before.items():
+            if each != signal.SIGHUP or handler != signal.SIG_IGN:  # nohup's wish is kept
+                signal.signal(each, self._stop)
+        return self
+
+    def shield(self) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self.shield()
+        raise Stopped
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+
+@dataclass
+class RunStatus:
+    """What a run has told so far."""
+
+    finished: bool = False
+    error: str = ""
+    told: bool = False  # the error is the run's own sentence, which needs no log beside it
+    kept: bool = False  # the run has begun: its folder stays
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=200))
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        self.finished |= event.get("event") == "finished"
+        if event.get("event") == "error":
+            self.error, self.told = str(event.get("message")), True
+
+
+def simulate(plan: Plan, console: Console) -> int:
+    """Run the plan; returns the exit status. Nothing of it is running when this returns."""
+    began = time.monotonic()
+    federation = Federation(plan)
+    new_files = [path for name in ("log.txt", ".writer.lock") if not (path := plan.folder / name).exists()]
+    new_folders = [path for path in (plan.folder, *plan.folder.parents) if not path.exists()]
+    story = RunStatus()
+    status = FAILED
+    with StopSignals() as signals:
+        try:
+            try:
+                _follow(plan, federation, console, story)
+                status = FINISHED if story.finished and not federation.says_failed() else FAILED
+            finally:
+                signals.shield()
+        except Stopped:
+            status = STOPPED
+            say(console, "Stopping…")
+        except SystemExit:  # rich ends the command when nobody reads its output any more
+            status = STOPPED
+            raise
+        except CommandError as error:
+            if not owns_lock(plan.folder, federation.marker):
+                raise  # refused: the folder is someone else's
+            story.error = story.error or str(error)
+        finally:
+            federation.end()
+            if owned := owns_lock(plan.folder, federation.marker):
+                _settle(plan, story, status)
+                release_lock(plan.folder, federation.marker)
+            if not story.kept:
+                _remove(new_files if owned else (), new_folders)
+    _tell(plan, console, story, status, time.monotonic() - began)
+    return status
+
+
+def _follow(plan: Plan, federation: Federation, console: Console, story: RunStatus) -> None:
+    from server_app.events import parse
+
+    try:
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        note = take_lock(plan.folder, federation.marker)
+    except OSError as error:
+        raise CommandError(f"The run folder {plan.folder} cannot be written: {error.strerror}.") from None
+    if note:
+        console.print(note, style="yellow", highlight=False)
+    with RunProgress(console, plan.settings.run_name, plan.event_files) as progress:
+        federation.start()
+        for line in federation.lines():
+            event = parse(line)
+            if event is None:
+                story.tail.append(line)
+                continue
+            story.hear(event)
+            progress.show(event)
+
+
+def _settle(plan: Plan, story: RunStatus, status: int) -> None:
+    """A true state in config.json, whatever the ServerApp could still say; and what the log has to say."""
+    story.kept = (plan.folder / "config.json").exists()
+    if not story.tail and (log := plan.folder / "log.txt").exists():
+        story.tail.extend(log.read_text("utf-8", "replace").splitlines()[-200:])
+    if status == STOPPED:
+        set_state(plan.folder, "stopped", unless=("finished",))
+    elif status == FAILED:
+        set_state(plan.folder, "failed", story.error, unless=("finished", "failed"))
+    if status != FINISHED and story.kept:
+        _report(plan.folder)
+
+
+def _report(folder: Path) -> None:
+    """What there is to show of a run whose ServerApp could not say so itself; never a reason to fail."""
+    from server_app.report import write_report
+
+    try:
+        write_report(folder)
+    except Exception as error:
+        complain(f"The report could not be written: {error}")
+
+
+def _tell(plan: Plan, console: Console, story: RunStatus, status: int, seconds: float) -> None:
+    if status == FINISHED:
+        _tell_result(plan, console, seconds)
+        return
+    saved = saved_rounds(plan.folder)
+    rounds = f"{saved} of {plan.settings.rounds} rounds are saved in {shown(plan.folder)}."
+    resume = f"Resume with:  {plan.resume_command}"
+    if status == STOPPED and story.kept:
+        say(console, f"Stopped. {rounds if saved else 'No round was saved yet.'}")
+        say(console, resume)
+    elif status == STOPPED:
+        say(console, "Stopped before the run began; nothing was saved.")
+    else:
+        where = (f"{rounds} The log is {shown(plan.folder / 'log.txt')}.", resume) if story.kept else ()
+        complain(story.error or "The run failed.", *([] if story.told else explanation(story)), *where)
+
+
+def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
+    from server_app.runs import read_rows
+
+    rows = read_rows(plan.folder / "rounds.csv")
+    failed = int(sum(number(row, "clients_failed") or 0 for row in rows))
+    console.print(run_table(plan.settings.run_name, rows))
+    replies = f"{failed} failed repl{'y' if failed == 1 else 'ies'}"
+    say(console, f"{plan.settings.rounds} rounds, {plan.clients} clients, {replies}, {duration(seconds)}")
+    say(console, f"Run folder:   {shown(plan.folder)}")
+    say(console, f"Report:       {shown(plan.folder / 'report.html')}")
+    if plan.event_files:
+        say(console, f"TensorBoard:  {shown(plan.event_files)}")
+    say(console, f"Train longer: {plan.resume_command} rounds={2 * plan.settings.rounds}")
+
+
+def explanation(story: RunStatus) -> list[str]:
+    """The last lines of log that are not mere progress."""
+    told = (line for line in story.tail if line.strip(" ^~") and "[uvicorn." not in line)
+    telling = [f"  {line}" for line in told if not line.lstrip().startswith(CHATTER)][-TAIL:]
+    return telling or ["  Flower gave no reason; its process may have been killed, or been short of memory."]
+
+
+def _remove(files: Iterable[Path], folders: Iterable[Path]) -> None:
+    """Take back what this command made; a folder only when nothing else has come into it."""
+    for file in files:
+        file.unlink(missing_ok=True)
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+
+
+def say(console: Console, text: str) -> None:
+    """A line that can be copied: never wrapped, never coloured."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def complain(sentence: str, *details: str) -> None:
+    print("\n".join((f"fedbayes: {sentence}", *details)), file=sys.stderr)
+
+
+def shown(path: Path) -> Path:
+    """A path as short as it can be from here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

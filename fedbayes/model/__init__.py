@@ -1,0 +1,1 @@
+"""A trained model in one's hands."""

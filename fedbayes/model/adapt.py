@@ -1,0 +1,105 @@
+"""`fedbayes adapt`: a personal model for a site that took no part in a run, without anyone else being online.
+
+The site trains as a client of the run would, with a server that stands still: the run's distribution (of K clusters the
+one under which its training data are likeliest) is its prior in every round.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from bayes_core.predict.metrics import summarise
+from client_app.card import Card, personal_model
+from client_app.confidence import calibration
+from client_app.method import buffers_in
+from client_app.prepare import hold_out
+from client_app.store import LATEST, Store
+from fedbayes.cli.tables import new_table
+from fedbayes.errors import CommandError, ModelError
+from fedbayes.model.finished import Finished
+from fedbayes.model.inputs import labels, scaled, scaled_by_itself
+from fedbayes.model.personal import PersonalModel
+from fedbayes.protocol.streams import seed_of, stream
+from server_app.rows import METRICS
+
+ROUNDS = 20  # of `local-steps` steps each, unless the user says otherwise
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A site after some rounds on its own: what its file will hold, and the prior it was trained with."""
+
+    card: Card
+    state: dict[str, Tensor]
+    prior: Tensor
+    cluster: int | None
+
+    def personal(self) -> PersonalModel:
+        return PersonalModel.of(self.card, self.state)
+
+    def start(self) -> PersonalModel:
+        return PersonalModel(self.card, self.prior, buffers_in(self.state))
+
+
+def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
+    """The site after each round of training on its own data, which are in their own units."""
+    settings, agreement = run.settings, run.agreement
+    if settings.scale == "site":
+        agreement = scaled_by_itself(agreement, x, y)
+    x = scaled(x, run.inputs, agreement)
+    if not agreement.classes:
+        mean, deviation = agreement.target_scale
+        y = (y - mean) / deviation
+    torch.set_num_threads(settings.threads)
+    (x, y), validation = hold_out(
+        x, y, settings.validation_fraction, stream(settings.seed, site, "validation")
+    )
+    method = run.method(x, y, site, agreement)
+    state = method.start(run.tensors)
+    if personal_model(state) is None:
+        raise ModelError(
+            f"The run {settings.run_name} used {settings.method}, which has no personal models to adapt."
+        )
+    card = Card.of(method, settings.run_name, site, agreement)
+    for number in range(1, settings.rounds + 1):
+        torch.manual_seed(seed_of(settings.seed, site, number, "network"))  # dropout and the like
+        prior = method.models(state, run.tensors)["gm"]
+        trained = method.train(state, run.tensors, number)
+        state, cluster = trained.state, trained.report.get("cluster")
+        kept = state | calibration(method, trained, validation, number)
+        yield Adapted(card, kept, prior, None if cluster is None else int(cluster))
+
+
+def adapt_files(run: Finished, data: str, test: str | None, out: Path, site: str, console: Console) -> None:
+    """Train on the examples of `data`, write OUT/personal.safetensors, and say what it is worth on `test`."""
+    if (out / LATEST).exists():
+        raise CommandError(f"{out / LATEST} is there already; take another --out.")
+    examples, tested = run.read(data), run.read(test) if test else None
+    y, y_test = labels(examples), labels(tested) if tested else None
+    *_, last = adapt(run, examples.x, y, site)
+    settings = run.settings
+    Store(out, run.uuid, durable=True, card=last.card.write()).save(settings.rounds, last.state, None)
+    prior = "the global distribution" if last.cluster is None else f"cluster {last.cluster}"
+    steps = settings.rounds * settings.local_steps
+    console.print(
+        f"{len(y)} training examples, {steps} local steps, {prior} as the prior: {out / LATEST}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if tested and y_test is not None:
+        console.print(_comparison(last, tested.x, y_test))
+
+
+def _comparison(adapted: Adapted, x: Tensor, y: Tensor) -> Table:
+    """The new model beside the distribution it started from."""
+    table = new_table(f"{len(y)} test examples")
+    models = (adapted.personal(), adapted.start())
+    figures = [summarise(model.tally(x, y)) for model in models]
+    for metric in (metric for metric in METRICS if metric in figures[0]):
+        table.add_row(METRICS[metric], *(f"{figure[metric]:.4f}" for figure in figures))
+    return table

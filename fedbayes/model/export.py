@@ -1,0 +1,170 @@
+"""`fedbayes export`: the posterior-mean network for those who have neither fedbayes nor a need for uncertainty.
+
+`network.safetensors` is a plain PyTorch state dict, `network.onnx` the same network with a softmax (x → probabilities),
+or for a regression x → mean and sd. Where the features of a table were scaled, the ONNX file does so itself, and its
+numbers are in the target's own units; the state dict has the scale (and a regression's noise) in its metadata.
+Of a sparse model also the pruned network, as `pruned.onnx` and packed as `pruned.safetensors`: one bit a weight, and
+the values of those that are on; `read_pruned` gives the state dict back.
+"""
+
+import copy
+import json
+import warnings
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from rich.box import ROUNDED
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from bayes_core.families import SpikeSlab
+from bayes_core.flat import shapes_of, unflatten
+from bayes_core.networks import WithNoise
+from bayes_core.predict.forecast import of_outputs
+from bayes_core.predict.metrics import Tally, summarise, tally, tally_numbers
+from bayes_core.predict.predictive import outputs
+from bayes_core.predict.pruning import pack, prune, unpack
+from client_app.store import read
+from fedbayes.errors import CommandError, ModelError
+from fedbayes.model.inputs import labels
+from fedbayes.model.personal import PersonalModel
+from fedbayes.protocol.agreement import Agreement
+from server_app.rows import NONE
+from server_app.runs import replace_file
+
+FORMAT = "1"
+AS_THEY_ARE = Agreement()
+THRESHOLD = 0.5  # λ above which a weight stays
+
+
+@dataclass(frozen=True)
+class Network:
+    """One exported network: its weights, how many are not 0, its bytes on disk, its accuracy or RMSE on test data."""
+
+    name: str
+    weights: int
+    bytes: int
+    score: float | None
+
+
+def export(
+    personal: PersonalModel,
+    out: Path,
+    test: tuple[Tensor, Tensor] | None = None,
+    threshold: float = THRESHOLD,
+) -> list[Network]:
+    """Write the network, and the pruned one of a sparse model; `test` are examples in their own units."""
+    if find_spec("onnxscript") is None:
+        raise CommandError("ONNX takes further packages; install them with `pip install fedbayes[export]`.")
+    out.mkdir(parents=True, exist_ok=True)
+    family, v = personal.family, personal.v
+    written = [_write("network", personal, family.centre(v), out, test)]
+    if isinstance(family, SpikeSlab) and family.gated:
+        written.append(_write("pruned", personal, prune(family, v, threshold), out, test))
+    return written
+
+
+def export_files(model: Path, out: Path, test: str | None, threshold: float, console: Console) -> None:
+    """Export a model and show what was written."""
+    personal, tested = PersonalModel.load(model), None
+    if test:
+        examples = personal.read(test)
+        tested = examples.x, labels(examples)
+    table = Table(box=ROUNDED)
+    for title in ("network", "weights that are not 0", "bytes", _score_name(personal)):
+        table.add_column(title, justify="left" if title == "network" else "right")
+    for one in export(personal, out, tested, threshold):
+        score = NONE if one.score is None else f"{one.score:.4f}"
+        table.add_row(f"{one.name}.safetensors", f"{one.weights:,}", f"{one.bytes:,}", score)
+    console.print(table)
+    console.print(f"Written to {out}, each as .onnx too.", highlight=False, soft_wrap=True)
+
+
+def _write(
+    name: str, personal: PersonalModel, theta: Tensor, out: Path, test: tuple[Tensor, Tensor] | None
+) -> Network:
+    card, pruned = personal.card, name == "pruned"
+    network = copy.deepcopy(personal.network).eval()
+    network.load_state_dict(unflatten(theta, shapes_of(network)) | personal.buffers)
+    plain, tags = network, {"format": FORMAT, "classes": json.dumps(card.classes), "model": card.model}
+    tags |= {"agreement": card.agreement.write()}
+    if isinstance(network, WithNoise):
+        plain = network.network
+        tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
+    weights = {key: tensor.detach().clone() for key, tensor in plain.named_parameters()}
+    tags |= {"shapes": json.dumps(shapes_of(plain))} if pruned else {}
+    data = save((pack(weights) if pruned else weights) | dict(plain.named_buffers()), tags)
+    replace_file(out / f"{name}.safetensors", data)
+    write_onnx(network, card.inputs, out / f"{name}.onnx", card.agreement)
+    score = None
+    if test is not None:
+        found = outputs(personal.network, theta, personal.inputs(test[0]), personal.buffers)
+        score = summarise(_tally(personal, found, test[1]))[_score_name(personal).lower()]
+    return Network(name, int((theta != 0).sum()), len(data), score)
+
+
+def _score_name(personal: PersonalModel) -> str:
+    return "accuracy" if personal.classes else "RMSE"
+
+
+def _tally(personal: PersonalModel, found: Tensor, y: Tensor) -> Tally:
+    """Of the outputs of one network."""
+    if personal.classes:
+        return tally(found.softmax(-1), y)
+    return tally_numbers(of_outputs(found[None]).unscaled(*personal.card.agreement.target_scale), y)
+
+
+class ForOthers(nn.Module):
+    """A network that takes inputs as measured and gives probabilities, or mean and sd in the target's units."""
+
+    def __init__(self, network: nn.Module, shape: tuple[int, ...], agreement: Agreement) -> None:
+        super().__init__()
+        self.network = network
+        self.target_mean, self.target_deviation = agreement.target_scale
+        wide = (1, -1, *[1] * (len(shape) - 1))
+        self.scales = bool(agreement.mean)
+        self.centre = nn.Buffer(torch.tensor(agreement.mean).view(wide))
+        self.width = nn.Buffer(torch.tensor(agreement.deviation).view(wide))
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        found: Tensor = self.network((x - self.centre) / self.width if self.scales else x)
+        if not isinstance(self.network, WithNoise):
+            return found.softmax(-1)
+        mean, log_noise = found[:, 0], found[:, 1]
+        return mean * self.target_deviation + self.target_mean, log_noise.exp() * self.target_deviation
+
+
+def write_onnx(
+    network: nn.Module, inputs: tuple[int, ...], file: Path, agreement: Agreement = AS_THEY_ARE
+) -> None:
+    """The network for any number of examples at once, which are in their own units."""
+    numbers = isinstance(network, WithNoise)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                ForOthers(network, inputs, agreement).eval(),
+                (torch.zeros(2, *inputs),),
+                input_names=["x"],
+                output_names=["mean", "sd"] if numbers else ["probabilities"],
+                dynamic_shapes=({0: torch.export.Dim("examples")},),
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # whatever torch's exporter raises for a user's own network
+        reason = str(error).strip().split("\n")[0]
+        raise ModelError(f"The network cannot be written as ONNX ({reason}).") from error
+    assert program is not None
+    program.save(file)
+
+
+def read_pruned(file: Path) -> dict[str, Tensor]:
+    """The state dict in a `pruned.safetensors`."""
+    tags, tensors = read(file)
+    if tags.get("format") != FORMAT or "shapes" not in tags:
+        raise ModelError(f"{file} is no pruned network of fedbayes.")
+    return unpack(tensors, json.loads(tags["shapes"]))

@@ -1,0 +1,159 @@
+"""A personal model in one's hands: `PersonalModel.load(path).predict(x)`.
+
+The file is what a client keeps on its disk (client_app/store.py): `STATE/RUN/SITE/personal.safetensors`, or what
+`fedbayes adapt` writes. It needs neither the run nor the network.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from numpy.typing import ArrayLike
+from safetensors import SafetensorError
+from torch import Tensor
+
+from bayes_core.flat import shapes_of, unflatten
+from bayes_core.predict.calibration import scale
+from bayes_core.predict.forecast import Forecast, forecast
+from bayes_core.predict.metrics import Tally, tally, tally_numbers
+from bayes_core.predict.predictive import point_probabilities
+from bayes_core.predict.uncertainty import Prediction, predict
+from client_app.card import Card, personal_model
+from client_app.method import buffers_in
+from client_app.store import FORMAT, LATEST, WITHOUT_CARD, read
+from fedbayes.errors import ModelError
+from fedbayes.model.inputs import NewExamples, read_examples, scaled
+from fedbayes.protocol.streams import stream
+
+
+class PersonalModel:
+    """One client's distribution over the weights of its network, ready for new examples."""
+
+    def __init__(self, card: Card, v: Tensor, buffers: dict[str, Tensor], temperature: float = 1.0) -> None:
+        self.card = card
+        self.v = v  # in the family's unconstrained coordinates
+        self.buffers = buffers
+        self.temperature = temperature  # 1 unless the run fitted one
+        self.family = card.distribution()
+        self.network = card.network()
+
+    @classmethod
+    def load(cls, path: str | Path) -> "PersonalModel":
+        """From a file, or from the folder that holds it; ModelError says what is wrong with either."""
+        file = Path(path)
+        file = file / LATEST if file.is_dir() else file
+        try:
+            tags, tensors = read(file)
+        except FileNotFoundError:
+            raise ModelError(f"There is no model file {file}.") from None
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{file} is damaged or no model file ({error}).") from None
+        if tags.get("format") == str(WITHOUT_CARD) and personal_model(tensors) is not None:
+            raise ModelError(
+                f"{file} has format {WITHOUT_CARD}, which does not say which network it is for; resume its run for "
+                "one more round to have it written anew."
+            )
+        if tags.get("format") != str(FORMAT) or not tags.get("card"):
+            said = tags.get("format", "none")
+            raise ModelError(f"{file} is no personal model of fedbayes (format {said}, not {FORMAT}).")
+        try:
+            card = Card.read(tags["card"])
+            personal = cls.of(card, tensors)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{file} does not say what network it is for ({error}).") from None
+        personal._check(file)
+        return personal
+
+    @classmethod
+    def of(cls, card: Card, state: Mapping[str, Tensor]) -> "PersonalModel":
+        """From a client's state."""
+        v = personal_model(state)
+        if v is None:
+            raise ModelError(
+                f"Site {card.site} of the run {card.run} has no personal model: {card.method} has only the global one."
+            )
+        return cls(card, v, buffers_in(state), float(state.get("temperature", 1.0)))
+
+    def _check(self, file: Path) -> None:
+        wanted = (len(self.family.rows), sum(shape.numel() for shape in shapes_of(self.network).values()))
+        if tuple(self.v.shape) != wanted:
+            raise ModelError(
+                f"{file} has weights of shape {tuple(self.v.shape)}; its network takes {wanted}."
+            )
+        if problem := self.family.problem(self.family.constrain(self.v)):
+            raise ModelError(f"{file} is damaged: it has {problem}.")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.card.classes
+
+    def predict(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Prediction:
+        """Class probabilities, for examples (n, …) of the network's input shape; the same seed gives the same numbers.
+
+        They are in their own units and scaled here as for training; images of numbers other than bytes are as the
+        network takes them. Probabilities are temperature-scaled where the run fitted a temperature; the uncertainty is
+        that of the predictive before it.
+        """
+        if not self.classes:
+            raise ModelError("This model predicts numbers, not classes; ask it with `forecast`.")
+        generator = stream(seed, "predict")
+        found = predict(
+            self.network, self.family, self.v, self.inputs(x), samples or self.card.eval_samples, generator,
+            self.buffers,
+        )  # fmt: skip
+        if self.temperature == 1:
+            return found
+        return replace(found, probabilities=scale(found.probabilities, self.temperature))
+
+    def forecast(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Forecast:
+        """Of a regression: numbers in the target's own units, with their spread, for examples as in `predict`."""
+        if self.classes:
+            raise ModelError("This model predicts classes, not numbers; ask it with `predict`.")
+        samples = samples or self.card.eval_samples
+        inputs, generator = self.inputs(x), stream(seed, "predict")
+        found = forecast(self.network, self.family, self.v, inputs, samples, generator, self.buffers)
+        return found.unscaled(*self.card.agreement.target_scale)
+
+    def tally(self, x: ArrayLike | Tensor, y: Tensor) -> Tally:
+        """The sums behind the metrics (bayes_core/predict/metrics.py) on examples with known targets."""
+        return tally(self.predict(x).probabilities, y) if self.classes else tally_numbers(self.forecast(x), y)
+
+    def point_probabilities(self, x: ArrayLike | Tensor) -> Tensor:
+        """Class probabilities of the posterior-mean network, which is what `fedbayes export` writes."""
+        return point_probabilities(self.network, self.family, self.v, self.inputs(x), self.buffers)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The posterior-mean network: weights and buffers under their PyTorch names."""
+        weights = unflatten(self.family.centre(self.v), shapes_of(self.network))
+        return {name: tensor.clone() for name, tensor in {**weights, **self.buffers}.items()}
+
+    def inputs(self, x: ArrayLike | Tensor) -> Tensor:
+        """The examples as the network takes them."""
+        return scaled(torch.as_tensor(x), self.card.inputs, self.card.agreement)
+
+    def read(self, source: str) -> NewExamples:
+        """New examples from an .npz file, a CSV table or a folder of images; `inputs` scales them."""
+        return read_examples(source, self.card.agreement, self.card.inputs, self.card.image_size)
+
+
+def find_personal(word: str, states: Path) -> Path:
+    """The model that a word of a command line means: a file, its folder, or RUN/SITE among the `states`."""
+    if Path(word).is_file() or (Path(word) / LATEST).exists():
+        return Path(word)
+    run, slash, site = word.rstrip("/").rpartition("/")
+    if not slash and (states / site).is_dir():
+        raise ModelError(f'"{site}" is a run; name one of its sites too, as in {site}/0.')
+    if not slash or not (states / run).is_dir():
+        raise ModelError(
+            f'There is no model "{word}": no file of that name, no folder with {LATEST}, and no RUN/SITE in {states}.'
+        )
+    sites = sorted(path.name for path in (states / run).iterdir() if (path / LATEST).exists())
+    if site not in sites:
+        known = (
+            f"there are {', '.join(sites[:20])}{', …' if len(sites) > 20 else ''}"
+            if sites
+            else "there are none"
+        )
+        raise ModelError(f'The run {run} has no model of a site "{site}"; {known}.')
+    return states / run / site

@@ -1,0 +1,90 @@
+"""`fedbayes predict`: a personal model on new examples, with what it does not know, as CSV."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bayes_core.predict.forecast import Forecast
+from bayes_core.predict.metrics import summarise, tally_numbers
+from bayes_core.predict.uncertainty import Prediction
+from fedbayes.errors import ModelError
+from fedbayes.model.inputs import NewExamples
+from fedbayes.model.personal import PersonalModel
+
+COLUMNS = ("example", "class", "probability", "entropy", "mutual_information")
+OF_NUMBERS = (
+    "example",
+    "mean",
+    "sd",
+    "low",
+    "high",
+    "doubt",
+)  # low and high: the bounds of the 90 % interval
+
+
+def predict_file(
+    model: Path, data: str, abstain: float = 0.0, samples: int | None = None, seed: int = 0
+) -> tuple[str, str]:
+    """The CSV with one row for each example that is answered, and a sentence on what was done."""
+    personal = PersonalModel.load(model)
+    inputs = personal.read(data)
+    if not personal.classes:
+        return _numbers(personal.forecast(inputs.x, samples, seed), inputs, abstain)
+    found = personal.predict(inputs.x, samples, seed)
+    answered = surest(found.entropy, abstain)
+    said = f"{len(answered)} of {len(inputs.x)} examples answered"
+    if len(answered) < len(inputs.x):
+        said += f", the others have an entropy above {float(found.entropy[answered].max()):.3f}"
+    if inputs.y is not None:
+        right = (found.labels[answered].cpu() == inputs.y[answered]).double().mean()
+        said += f"; accuracy {float(right):.4f}"
+    return _table(inputs, found, personal.classes, answered), said + "."
+
+
+def _numbers(found: Forecast, inputs: NewExamples, abstain: float) -> tuple[str, str]:
+    """Of a regression: those of the smallest standard deviation are answered."""
+    answered = surest(found.sd, abstain)
+    columns = [column[answered].tolist() for column in (found.mean, found.sd, *found.interval(), found.doubt)]
+    said = f"{len(answered)} of {len(inputs.x)} examples answered"
+    if len(answered) < len(inputs.x):
+        said += f", the others have a standard deviation above {float(found.sd[answered].max()):.4g}"
+    if inputs.y is not None:
+        chosen = Forecast(found.means[:, answered], found.noises[:, answered])
+        figures = summarise(tally_numbers(chosen, inputs.y[answered]))
+        said += f"; RMSE {figures['rmse']:.4g}, {100 * figures['coverage']:.1f} % within their intervals"
+    rows = zip((inputs.names[place] for place in answered.tolist()), *columns, strict=True)
+    return _csv(
+        OF_NUMBERS, ((name, *(f"{number:.6g}" for number in numbers)) for name, *numbers in rows)
+    ), f"{said}."
+
+
+def surest(entropy: Tensor, abstain: float) -> Tensor:
+    """The places, ascending, of all but the share `abstain` with the highest entropy (or sd); at least one stays."""
+    if not 0 <= abstain < 1:
+        raise ModelError(f"--abstain takes a share from 0 up to, but not, 1, not {abstain:g}.")
+    kept = max(1, len(entropy) - int(abstain * len(entropy) + 1e-9))
+    return torch.sort(entropy, stable=True).indices[:kept].sort().values
+
+
+def _table(inputs: NewExamples, found: Prediction, classes: tuple[str, ...], answered: Tensor) -> str:
+    columns = (found.labels, found.confidence, found.entropy, found.mutual_information)
+    rows = zip(answered.tolist(), *(column[answered].tolist() for column in columns), strict=True)
+    return _csv(
+        COLUMNS,
+        (
+            (inputs.names[place], classes[label], *(f"{number:.6f}" for number in numbers))
+            for place, label, *numbers in rows
+        ),
+    )
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out)
+    writer.writerow(header)
+    writer.writerows(rows)
+    return out.getvalue()

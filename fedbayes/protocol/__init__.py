@@ -1,0 +1,1 @@
+"""What both sides agree on: settings, messages, agreement, codec, random streams, columns."""

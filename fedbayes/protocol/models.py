@@ -1,0 +1,76 @@
+"""The network of a run: one of the paper's, or a user's own, the same for the same seed everywhere."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from bayes_core.flat import fingerprint
+from bayes_core.networks import NETWORKS, WithNoise
+from fedbayes.protocol.streams import seed_of
+from fedbayes.protocol.user_code import UserCodeError, find, problem
+
+
+def build(
+    model: str, inputs: Sequence[int], classes: int, seed: int = 0, noise: float | None = None
+) -> nn.Module:
+    """The network for so many classes; for none of them, a regression: one number with its noise (None = learned)."""
+    if classes:
+        return _plain(model, inputs, classes, seed)
+    return WithNoise(_plain(model, inputs, 1, seed), noise)
+
+
+def _plain(model: str, inputs: Sequence[int], classes: int, seed: int) -> nn.Module:
+    """The named network, or that of a user's `package.module:function(inputs=…, classes=…)`.
+
+    PyTorch's own initialisation, the same for the same seed.
+    """
+    if model in NETWORKS:
+        try:
+            return _seeded(NETWORKS[model], inputs, classes, seed)
+        except ValueError as error:  # inputs that it does not take
+            raise UserCodeError(str(error)) from None
+    factory = find(model)
+    try:
+        network, again = (_seeded(factory, inputs, classes, seed) for _ in range(2))
+    except Exception as error:  # whatever the user's code raises
+        call = f"inputs={tuple(inputs)}, classes={classes}"
+        raise UserCodeError(f"model={model} called with {call} failed with {problem(error)}.") from error
+    if not isinstance(network, nn.Module) or not isinstance(again, nn.Module):
+        raise UserCodeError(f"model={model} returned {type(network).__name__}; it takes a torch.nn.Module.")
+    parameters = [*network.parameters(), *again.parameters()]
+    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
+        raise UserCodeError(
+            f"model={model} has lazy layers, whose shapes are not known yet; give their sizes."
+        )
+    if not parameters or not all(parameter.is_floating_point() for parameter in parameters):
+        raise UserCodeError(f"model={model} has no parameters, or some that are no floating-point numbers.")
+    if fingerprint(network) != fingerprint(again):
+        raise UserCodeError(
+            f"model={model} made two networks of different shapes in two calls; all sites need the same one."
+        )
+    _require_outputs(network, model, inputs, classes)
+    return network
+
+
+def _seeded(factory: Callable[..., nn.Module], inputs: Sequence[int], classes: int, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(seed, "network"))
+        return factory(inputs=tuple(inputs), classes=classes)
+
+
+@torch.no_grad()
+def _require_outputs(network: nn.Module, model: str, inputs: Sequence[int], classes: int) -> None:
+    """One number a class for each example of a batch."""
+    network.eval()
+    try:
+        shape = tuple(network(torch.zeros(2, *inputs)).shape)
+    except Exception as error:  # whatever the user's network raises
+        raise UserCodeError(
+            f"model={model} failed on two examples of {tuple(inputs)}: {problem(error)}."
+        ) from error
+    finally:
+        network.train()
+    if shape != (2, classes):
+        raise UserCodeError(f"model={model} gives {shape} for two examples, not (2, {classes}).")

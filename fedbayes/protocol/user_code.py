@@ -1,0 +1,34 @@
+"""A user's own function, by its name `package.module:function`."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+class UserCodeError(ValueError):
+    """A function that cannot be found or used; its text is one sentence for the user."""
+
+
+def find(name: str) -> Callable[..., Any]:
+    """The function; its module is looked for where Python looks for every module."""
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        where = "" if error.name and module.startswith(error.name) else f", which {module} imports"
+        raise UserCodeError(
+            f'{name} cannot be imported: there is no module "{error.name}"{where} on this machine; start from the '
+            "folder that holds it, or name that folder in PYTHONPATH."
+        ) from None
+    except AttributeError:
+        raise UserCodeError(f'{name} cannot be used: {module} has no "{function}".') from None
+    except Exception as error:  # whatever the user's module does when it is imported
+        raise UserCodeError(f"{name} cannot be imported: {problem(error)}.") from error
+    if not callable(found):
+        raise UserCodeError(f"{name} is {type(found).__name__}, not a function.")
+    return found  # type: ignore[no-any-return]
+
+
+def problem(error: Exception) -> str:
+    """An exception of the user's code on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,1 @@
+"""What all methods share at the server: the contract, the loop, messages and replies."""

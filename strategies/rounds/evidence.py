@@ -1,0 +1,86 @@
+"""What an evaluation leaves for the report: pooled tallies, and binned counts of certainty and of weights."""
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from flwr.app import MetricRecord
+
+from bayes_core.predict.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS
+from bayes_core.predict.metrics import TALLY_LENGTHS, add
+from strategies.rounds.exchange import Replies
+from strategies.rounds.measures import MODELS
+from strategies.rounds.replies import read_tally
+from strategies.rounds.roster import Site
+
+Counts = list[float]
+
+
+def evidence(
+    replies: Replies,
+    sites: Mapping[str, Site],
+    parameters: int,
+    lengths: Mapping[str, int] = TALLY_LENGTHS,
+) -> dict[str, Any]:
+    """JSON: `pm`, `gm` (tallies of all clients together), `sites` (each one's counts), `weights` (all personal).
+
+    To be called after `measure`, which has moved the sites with unusable tallies to the failures. Counts that
+    do not add up to the site's test examples or to the model's `parameters` are left out.
+    """
+    tallies: dict[str, list[dict[str, list[float]]]] = {model: [] for model in MODELS}
+    told: dict[str, dict[str, Any]] = {}
+    weights: dict[str, list[Counts]] = {"sigma": [], "lambda": [], "nonzero": []}
+    for name, content in replies.content.items():
+        site, record = sites[name], content.get("counts")
+        for model in MODELS:
+            if (tally := read_tally(content, model, site.n_test, lengths)) is not None:
+                tallies[model].append(tally)
+        counts = dict(record) if isinstance(record, MetricRecord) else {}
+        told[name] = _of_site(site, counts)
+        for kind, bins in (("sigma", SIGMA_BINS), ("lambda", LAMBDA_BINS)):
+            if (numbers := _counts(counts.get(kind), bins, parameters)) is not None:
+                weights[kind].append(numbers)
+        if (ratios := _numbers(counts.get("nonzero"))) is not None and max(ratios, default=2) <= 1:
+            weights["nonzero"].append(ratios)
+    pooled = {model: add(several) for model, several in tallies.items() if several}
+    return {
+        **pooled,
+        "sites": told,
+        "weights": {key: _pool(key, some) for key, some in weights.items() if some},
+    }
+
+
+def _of_site(site: Site, counts: Mapping[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for model in MODELS:
+        entropy = _counts(counts.get(f"{model}_entropy"), ENTROPY_BINS, site.n_test)
+        if entropy is not None:
+            told[f"{model}_entropy"] = entropy
+    if site.labels is not None:
+        told["labels"] = list(site.labels)
+    if site.group is not None:
+        told["group"] = site.group
+    return told
+
+
+def _numbers(given: Any) -> Counts | None:
+    """A list of finite numbers of at least 0."""
+    if not isinstance(given, list):
+        return None
+    values = torch.tensor(given, dtype=torch.float64)
+    return given if bool((values.isfinite() & (values >= 0)).all()) else None
+
+
+def _counts(given: Any, bins: int, total: int) -> Counts | None:
+    numbers = _numbers(given)
+    return numbers if numbers is not None and len(numbers) == bins and sum(numbers) == total else None
+
+
+def _pool(kind: str, several: list[Counts]) -> Counts:
+    """The sum of counts, the mean of ratios; of sites that count layers in another way, the majority."""
+    length = statistics.mode(len(one) for one in several)
+    columns = list(zip(*(one for one in several if len(one) == length), strict=True))
+    if kind == "nonzero":
+        return [round(statistics.fmean(column), 6) for column in columns]
+    return [sum(column) for column in columns]

@@ -1,0 +1,136 @@
+"""One exchange with the sites: messages out, a few at a time, and each reply in as it arrives.
+
+Flower's own `send_and_receive` returns when the last reply is there, so that all of them lie in memory at once, and
+looks for replies every 0.1 s in a simulation and every 3 s in a deployment. And a simulation looks through nodes ×
+messages for the next one to hand out, ten times a second: with 1000 clients, 100 messages under way cost a third of a
+second each time. So here replies are handed on one by one, and a simulation is given no more than it needs.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from strategies.rounds.replies import array_bytes, reason_of
+
+# Looking for replies: soon after the last one, then less and less often, so that waiting costs little either way. Not
+# sooner than that: each look takes processor time from the clients of a simulation.
+SOONEST, LATEST, SHARE = 0.03, 1.0, 0.03  # seconds, seconds, and of the time since the last reply
+PAIRS = 6000  # of nodes and messages that a simulation looks through in about 0.02 s
+TOGETHER = 8  # replies that may be in memory at once
+FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
+GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited
+
+
+@dataclass
+class Replies:
+    """What came back from an exchange, by site id; without the arrays that were used up on arrival."""
+
+    content: dict[str, RecordDict] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class Exchange:
+    """The messages of one exchange by site, and what became of them."""
+
+    def __init__(self, messages: Mapping[str, Message], timeout: float) -> None:
+        self.messages = dict(sorted(messages.items()))
+        self.timeout = timeout
+        self.started = time.monotonic()
+        self.replies = Replies()
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self._sites: dict[str, str] = {}  # message id → site, of the messages under way
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def conduct(self, grid: Grid) -> Iterator[Message]:
+        """Send the messages and give each reply as it arrives, until all are there or the time is up."""
+        waiting = list(reversed(self.messages))
+        limit = under_way_at_most(grid, len(waiting))
+        under_way: set[str] = set()
+        quiet_since = time.monotonic()
+        while waiting or under_way:
+            sending = [waiting.pop() for _ in range(min(limit - len(under_way), len(waiting)))]
+            under_way |= self._push(grid, sending)
+            for reply in _pull(grid, sorted(under_way)):
+                under_way.discard(reply.metadata.reply_to_message_id)
+                quiet_since = time.monotonic()
+                yield reply
+            now = time.monotonic()
+            if self.seconds > self.timeout:
+                return
+            if under_way:
+                time.sleep(min(max(SOONEST, SHARE * (now - quiet_since)), LATEST))
+
+    def _push(self, grid: Grid, sites: list[str]) -> set[str]:
+        """The ids under which replies can be had; a grid leaves out a message that it cannot deliver."""
+        if not sites:
+            return set()
+        messages = [self.messages[site] for site in sites]
+        accepted = set(grid.push_messages(messages))
+        for site, message in zip(sites, messages, strict=True):
+            if message.metadata.message_id in accepted:
+                self._sites[message.metadata.message_id] = site
+                self.bytes_down += array_bytes(message.content)
+            else:
+                self.replies.failures[site] = "its message could not be delivered"
+        return accepted & set(self._sites)
+
+    def read(self, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
+        """(site, content) of every reply that is not an error; at the end, who did not answer is known.
+
+        Sites are recognised by the message they reply to: a dead node's error comes from the SuperLink, not
+        from the node.
+        """
+        for reply in replies:
+            site = self._sites.pop(reply.metadata.reply_to_message_id, None)
+            if site is None:
+                continue
+            if reply.has_error():
+                self.replies.failures[site] = reason_of(reply)
+                continue
+            self.bytes_up += array_bytes(reply.content)
+            self.replies.content[site] = reply.content
+            yield site, reply.content
+        for site in self.messages:
+            if site not in self.replies.content:
+                self.replies.failures.setdefault(site, f"no answer within {self.timeout:g} s")
+        self.replies = Replies(_sorted(self.replies.content), _sorted(self.replies.failures))
+
+
+def exchange(grid: Grid, messages: Mapping[str, Message], timeout: float) -> Replies:
+    """A whole exchange of small messages."""
+    one = Exchange(messages, timeout)
+    for _ in one.read(one.conduct(grid)):
+        pass
+    return one.replies
+
+
+def under_way_at_most(grid: Grid, messages: int) -> int:
+    """All messages at once, except in a simulation of many clients: there, as many as its actors can need."""
+    if not is_simulation(grid):
+        return messages
+    nodes = len(list(grid.get_node_ids()))
+    return max(FOR_EACH_CPU * (os.cpu_count() or 1), PAIRS // max(nodes, 1))
+
+
+def is_simulation(grid: Grid) -> bool:
+    """Whether the clients are processes on this machine, all beside the server."""
+    return getattr(grid.run, "primary_task_type", "") == "flwr-simulation"
+
+
+def _pull(grid: Grid, message_ids: list[str]) -> Iterator[Message]:
+    """The replies that are there; few at a time, so that a deployment's do not all come into memory together."""
+    for start in range(0, len(message_ids), TOGETHER):
+        yield from grid.pull_messages(message_ids[start : start + TOGETHER])
+
+
+def _sorted(by_site: dict[str, Any]) -> dict[str, Any]:
+    return dict(sorted(by_site.items()))

@@ -1,0 +1,87 @@
+"""From the tallies in the clients' replies to the columns of rounds.csv and clients.csv.
+
+A client measures up to two models on its own test data, `pm` (its personal one) and `gm` (the server's), each
+with the Monte-Carlo predictive, as its posterior-mean network (`pm_point`, `gm_point`) and, where the run asks for
+it, after temperature scaling (`pm_scaled`, `gm_scaled`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import MetricRecord
+
+from bayes_core.predict.metrics import TALLY_LENGTHS, add, summarise
+from strategies.rounds.exchange import Replies
+from strategies.rounds.replies import BadReply, read_tally
+
+Columns = dict[str, Any]  # of rounds.csv or clients.csv
+MODELS = ("pm", "gm")
+KINDS = {  # of a model's tally: the metrics that become columns, where it has them
+    "": ("accuracy", "nll", "brier", "ece", "entropy", "mutual_information", "rmse", "coverage"),
+    "_point": ("accuracy",),
+    "_scaled": ("nll", "brier", "ece"),
+}
+AVERAGED = {"nonzero": (0.0, 1.0), "temperature": (0.0, 1e3)}  # single numbers of a model, within bounds
+
+
+def measure(
+    replies: Replies, examples: Mapping[str, int], lengths: Mapping[str, int] = TALLY_LENGTHS
+) -> tuple[Columns, dict[str, Columns]]:
+    """The metrics pooled over all clients' test examples, and each client's own; `examples` as named in hello.
+
+    A client whose tallies are unusable is moved to the failures.
+    """
+    tallies: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for site, content in list(replies.content.items()):
+        names = [f"{model}{kind}" for model in MODELS for kind in KINDS]
+        try:
+            found = {
+                name: tally
+                for name in names
+                if (tally := read_tally(content, name, examples[site], lengths)) is not None
+            }
+        except BadReply as error:
+            replies.failures.setdefault(site, str(error))
+            del replies.content[site]
+            continue
+        if found:
+            tallies[site] = found
+    pooled = _columns(list(tallies.values()))
+    each = {site: _columns([found], examples=True) for site, found in tallies.items()}
+    for title in AVERAGED:
+        for site in each:
+            each[site] |= _numbers(title, replies.content[site].get(title))
+        for column in (f"{model}_{title}" for model in MODELS):
+            numbers = [columns[column] for columns in each.values() if column in columns]
+            if numbers:
+                pooled[column] = round(sum(numbers) / len(numbers), 6)
+    return pooled, each
+
+
+def _numbers(title: str, record: object) -> Columns:
+    """One number for each model, such as a sparse one's non-zero ratio; nonsense is left out."""
+    said = dict(record) if isinstance(record, MetricRecord) else {}
+    low, high = AVERAGED[title]
+    numbers = {model: number for model in MODELS if isinstance(number := said.get(model), float)}
+    return {
+        f"{model}_{title}": round(number, 6) for model, number in numbers.items() if low <= number <= high
+    }
+
+
+def _columns(tallies: Sequence[Mapping[str, dict[str, list[float]]]], examples: bool = False) -> Columns:
+    columns: Columns = {}
+    for model in MODELS:
+        for kind, metrics in KINDS.items():
+            found = [site[model + kind] for site in tallies if model + kind in site]
+            if not found:
+                continue
+            total = add(found)
+            summary = summarise(total)
+            columns |= {
+                f"{model}{kind}_{metric}": round(summary[metric], 6)
+                for metric in metrics
+                if metric in summary
+            }
+            if examples:
+                columns["n_test"] = int(total["n"][0])
+    return columns

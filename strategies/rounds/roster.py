@@ -1,0 +1,210 @@
+"""Who takes part: the hello exchange, at the start and again for each node that appears later.
+
+The server knows a client by its site id, its sizes and the shape of its model: what hello tells it. It never
+sees data, nor a path.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
+from fedbayes.protocol.settings import NAME, Settings
+from strategies.rounds.exchange import GRACE, exchange
+
+SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
+POLL = 0.2
+
+
+class StrategyError(Exception):
+    """A run that cannot start or go on; its text is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client, as its hello describes it."""
+
+    name: str
+    node: int
+    n_train: int
+    n_test: int
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    claim: Claim
+    fingerprint: str  # of the model's parameter names and shapes
+    group: int | None  # its true group, where the data layout has groups
+    partitions: int  # into how many shares a simulation cuts its data
+    labels: tuple[int, ...] | None  # training examples of each class, where the site tells
+
+
+class Roster:
+    """The sites of a run; `online` is the part of them that can be reached now."""
+
+    def __init__(
+        self, grid: Grid, settings: Settings, tell: Callable[..., None], agreement: Agreement | None = None
+    ) -> None:
+        self.agreement = agreement  # of an earlier attempt at this run; else made of the first sites' claims
+        self._grid = grid
+        self._settings = settings
+        self._tell = tell
+        self._asked: set[int] = set()
+        self._error = ""
+        self.sites: dict[str, Site] = {}
+        self.online: list[str] = []
+
+    def gather(self) -> None:
+        """Wait, bounded, until enough nodes are there, and greet them all."""
+        need, limit = self._settings.min_clients, self._settings.wait_timeout
+        start = changed = time.monotonic()
+        seen: set[int] = set()
+        while True:
+            nodes = set(self._grid.get_node_ids())
+            now = time.monotonic()
+            if nodes != seen:
+                seen, changed = nodes, now
+            if len(nodes) >= need and now - changed >= SETTLE:
+                break
+            if now - start > limit:
+                raise StrategyError(
+                    f"Only {len(nodes)} of at least {need} clients connected within {limit:g} s."
+                )
+            time.sleep(POLL)
+        self.refresh()
+        if len(self.sites) < need:
+            why = self._error or "no usable answer to hello"
+            raise StrategyError(f"Only {len(self.sites)} of at least {need} clients can take part: {why}")
+        share = self._settings.clients_per_round
+        if share > len(self.sites):
+            raise StrategyError(
+                f"clients-per-round is {share}, but only {len(self.sites)} clients take part."
+            )
+
+    def refresh(self) -> None:
+        """Greet the nodes that are new, and note which sites can be reached now."""
+        nodes = set(self._grid.get_node_ids())
+        new = sorted(nodes - self._asked)
+        if new:
+            self._greet(new, nodes)
+        self.online = sorted(name for name, site in self.sites.items() if site.node in nodes)
+
+    def _greet(self, new: list[int], nodes: set[int]) -> None:
+        started = bool(self.sites)
+        sites = self._hello(new, self._settings.wait_timeout if started else self._settings.round_timeout)
+        if self.agreement is None and sites:
+            sites = self._agree(sites)
+        for site in sites:
+            problem = self._conflict(site, nodes)
+            if problem and not started:
+                raise StrategyError(problem)
+            if problem:
+                self._asked.discard(site.node)  # its twin may only be a node that is about to be given up
+                self._leave_out(problem)
+            else:
+                self.sites[site.name] = site
+
+    def _hello(self, nodes: list[int], patience: float) -> list[Site]:
+        """The sites that answer usably, in the order of their nodes; the others are left out."""
+        said = {"version": 1, "settings": json.dumps(self._settings.as_config())}
+        if self.agreement is not None:
+            said["agreed"] = self.agreement.write()
+        messages = {
+            str(node): Message(
+                RecordDict({"hello": ConfigRecord(said)}), node, "query.hello",  # type: ignore[arg-type]
+                ttl=self._settings.round_timeout + GRACE,
+            )
+            for node in nodes
+        }  # fmt: skip
+        replies = exchange(self._grid, messages, min(patience, self._settings.round_timeout))
+        registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
+        self._asked |= set(nodes)  # asked once: a node that is dead must not hold up every round
+        for node, reason in replies.failures.items():
+            self._leave_out(f"node {node} did not answer hello: {reason}")
+        sites = []
+        for node, content in sorted(replies.content.items()):
+            try:
+                sites.append(_read_hello(int(node), dict(content["hello"]), registered.get(int(node))))
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                self._leave_out(
+                    f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
+                )
+        return sites
+
+    def _agree(self, sites: list[Site]) -> list[Site]:
+        """Make one agreement of all claims; those who spoke of other classes are asked again under it."""
+        claims = {site.name: site.claim for site in sorted(sites, key=lambda site: site.name)}
+        try:
+            self.agreement = Agreement.of(claims)
+        except Disagreement as error:
+            raise StrategyError(str(error)) from None
+        for site in sites:
+            others = {name for other in sites if other is not site for name in other.classes}
+            if others and others.isdisjoint(site.classes):
+                self._tell(
+                    "warning",
+                    message=f'Site "{site.name}" shares no class with the others; it has '
+                    f"{', '.join(site.classes[:12])}. If these are the same things under other names, "
+                    "the setting classes declares the names.",
+                )
+        again = [site.node for site in sites if site.classes != self.agreement.classes]
+        kept = [site for site in sites if site.node not in again]
+        answered = self._hello(again, self._settings.round_timeout) if again else []
+        return sorted(kept + answered, key=lambda site: site.node)
+
+    def _leave_out(self, reason: str) -> None:
+        self._error = self._error or reason
+        self._tell("warning", message=f"Left out: {reason}")
+
+    def _conflict(self, site: Site, nodes: set[int]) -> str | None:
+        twin = self.sites.get(site.name)
+        if twin and twin.node in nodes:
+            return f'Two nodes ({twin.node} and {site.node}) call themselves site "{site.name}".'
+        for other in self.sites.values():
+            if (other.fingerprint, other.input_shape) != (site.fingerprint, site.input_shape):
+                return (
+                    f'Sites "{other.name}" and "{site.name}" have different models: '
+                    f"{other.fingerprint} for inputs {other.input_shape} and "
+                    f"{site.fingerprint} for inputs {site.input_shape}."
+                )
+        return None
+
+
+class HelloError(ValueError):
+    """A site's own words on why it cannot take part."""
+
+
+def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site:
+    """A site must call itself by the name that its key is registered for, where it is."""
+    name = str(said["site"])
+    if not NAME.fullmatch(name) or name in (".", ".."):
+        raise HelloError(f"node {node} has the impossible site id {name[:40]!r}")
+    if registered not in (None, name):
+        raise HelloError(f'the key of site "{registered}" was used by a node that calls itself "{name}"')
+    if error := said.get("error"):
+        raise HelloError(f"site {name}: {error}")
+    if int(said["n_train"]) < 1:
+        raise HelloError(f"site {name} has no training data")
+    return Site(
+        name=name,
+        node=node,
+        n_train=int(said["n_train"]),
+        n_test=int(said["n_test"]),
+        input_shape=tuple(int(size) for size in said["input_shape"]),
+        classes=tuple(str(label) for label in said["classes"]),
+        claim=Claim.read(str(said["claim"])),
+        fingerprint=str(said["fingerprint"]),
+        group=int(said["group"]) if said.get("group", -1) >= 0 else None,
+        partitions=int(said.get("partitions", 0)),
+        labels=_read_labels(said),
+    )
+
+
+def _read_labels(said: dict[str, Any]) -> tuple[int, ...] | None:
+    """Counts that fit what else the site says; nonsense is left out."""
+    labels = tuple(int(count) for count in said.get("labels", ()))
+    fits = len(labels) == len(said["classes"]) and sum(labels) == int(said["n_train"])
+    return labels if fits and min(labels, default=-1) >= 0 else None

@@ -1,0 +1,46 @@
+"""CPUs and GPUs shared among simulated clients."""
+
+from typing import Any
+
+import pytest
+
+from fedbayes.launch import resources
+from fedbayes.protocol.settings import Settings, defaults
+
+
+@pytest.mark.parametrize(
+    ("machine", "clients", "settings", "config", "variables"),
+    [
+        ((8, 0), 10, {}, (1, 8, None, None), {}),
+        ((8, 0), 3, {}, (1, 3, None, None), {}),  # no more workers than clients
+        ((2, 0), 10, {"threads": 4}, (4, 4, None, None), {}),  # one worker must fit
+        ((8, 2), 10, {}, (1, 8, 0.25, 2), {}),  # eight workers, four on each GPU
+        ((7, 3), 10, {}, (1, 7, 0.3333, 3), {}),  # never more than a whole GPU
+        ((2, 4), 10, {}, (1, 2, 1, 4), {}),
+        ((8, 2), 10, {"device": "cpu"}, (1, 8, None, None), {}),
+        ((8, 2), 10, {"device": "cuda:1"}, (1, 8, None, None),
+         {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}),
+    ],
+)  # fmt: skip
+def test_resources(
+    monkeypatch: pytest.MonkeyPatch,
+    machine: tuple[int, int],
+    clients: int,
+    settings: dict[str, Any],
+    config: tuple[float | None, ...],
+    variables: dict[str, str],
+) -> None:
+    import torch
+
+    monkeypatch.setattr(resources, "cpus", lambda: machine[0])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: machine[1])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: machine[1] > 0)
+    keys = (
+        "client-resources-num-cpus",
+        "init-args-num-cpus",
+        "client-resources-num-gpus",
+        "init-args-num-gpus",
+    )
+    found = resources.client_resources(Settings.parse(defaults() | settings), clients)
+    wanted = {key: value for key, value in zip(keys, config, strict=True) if value is not None}
+    assert found == (wanted, variables)
