@@ -2,8 +2,8 @@
 
 Flower starts a new Python for every message, whose imports alone take seconds of processor time. So `fedbayes site`
 runs Flower's SuperExec as `python -m fedbayes.deploy.executor ADDRESS PARENT`. It forks once, before Flower is
-imported: the second process imports what is the same for every run, and forks again for each message. The app itself comes with
-the run; every message imports it anew, from the bundle that the coordinator has sent.
+imported: the second process imports what is the same for every run, and forks again for each message. The app itself
+comes with the run; every message imports it anew, from the bundle that the coordinator has sent.
 """
 
 import gc
