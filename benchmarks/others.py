@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bayes_core import Recipe
-from bayes_core.inference.batches import minibatches
+from bayes_core.inference.update import minibatches
 
 
 def bayesian_torch_round(network: nn.Sequential, x: Tensor, y: Tensor, recipe: Recipe) -> Callable[[], None]:

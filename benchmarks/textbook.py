@@ -8,7 +8,7 @@ from torch.distributions import Bernoulli, Normal, kl_divergence
 from torch.nn.functional import conv2d, cross_entropy, linear, softplus
 
 from bayes_core import Recipe
-from bayes_core.inference.batches import minibatches
+from bayes_core.inference.update import minibatches
 
 Pair = tuple["BayesianParameter", "BayesianParameter"]
 

@@ -1,7 +1,7 @@
 """The C of kernels.py as a library of this machine.
 
 It is built once by the machine's C compiler (a few seconds) and kept in the user's cache, where every later process
-finds it (a millisecond). Where there is no compiler, NotCompiled says so, and plain PyTorch does the same.
+finds it (a millisecond). Where there is no compiler, `library` says so, and plain PyTorch does the same.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ ARCHITECTURES = {"AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "A
 
 pointer, switch, whole, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
 TAKES: dict[str, list[Any]] = {  # what the functions of the library take
-    "spread": [pointer, whole, whole],
+    "find_sigma": [pointer, whole, whole],
     "draw": [pointer, switch, whole, whole],
     "add": [pointer, switch, whole, whole],
     "step": [pointer, pointer, pointer, switch, switch, switch, whole, whole],
@@ -47,18 +47,12 @@ class NotCompiled(Exception):
     """Why it cannot be had here, in words."""
 
 
-def library() -> ctypes.CDLL:
-    """The compiled kernels of this machine; NotCompiled where they cannot be had."""
-    found = _library()
-    if isinstance(found, str):
-        # A new one each time: an exception that is raised again keeps every frame it went through.
-        raise NotCompiled(found)
-    return found
-
-
 @cache
-def _library() -> ctypes.CDLL | str:
-    """Tried once in a process, whatever comes of it: the library, or why there is none."""
+def library() -> ctypes.CDLL | str:
+    """The compiled kernels of this machine, or why there are none; tried once in a process.
+
+    The reason is words and no exception: one that is kept and raised again keeps every frame it went through.
+    """
     try:
         file = cached()
         if not file.exists():
@@ -66,10 +60,8 @@ def _library() -> ctypes.CDLL | str:
         found = ctypes.CDLL(str(file))
     except NotCompiled as reason:
         return str(reason)
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # a folder that cannot be written, a library that cannot be loaded
+    # a folder that cannot be written, a library that cannot be loaded
+    except (OSError, RuntimeError) as error:
         return f"its library cannot be kept or loaded ({error})"
     for name, types in TAKES.items():
         getattr(found, name).argtypes = types

@@ -16,7 +16,7 @@ from bayes_core.fast.compiled import NotCompiled, library
 from bayes_core.inference.optimisers import BETA1, Optimiser
 
 
-class State(ctypes.Structure):
+class KernelState(ctypes.Structure):
     _fields_ = [
         ("n", ctypes.c_int64),
         *(
@@ -28,7 +28,7 @@ class State(ctypes.Structure):
     ]
 
 
-class Moments(ctypes.Structure):
+class AdamState(ctypes.Structure):
     _fields_ = [
         ("first", ctypes.c_void_p),
         ("second", ctypes.c_void_p),
@@ -47,20 +47,23 @@ class FusedSteps:
             raise NotCompiled(f"it is made for adam, not {q_optimiser.optimizer}")
         if q.device.type != "cpu" or q.dtype != torch.float32:
             raise NotCompiled(f"it is made for float32 on the CPU, not {q.dtype} on {q.device}")
-        self.library = library()
+        found = library()
+        if isinstance(found, str):
+            raise NotCompiled(found)
+        self.library = found
         self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
         self.gated = isinstance(family, SpikeSlab) and family.gated
         self.thetas, self.noise = torch.empty(2, 2, q.shape[1])
         self.sigma = torch.empty_like(q[0])
         self.sum = torch.zeros_like(q)  # of the samples before the last
         self.summed = False
-        self.state = State(
+        self.state = KernelState(
             q.shape[1],
             *(row.data_ptr() for row in (q, w, self.sigma, self.noise, self.thetas, self.sum)),
             zeta=zeta,
             coldness=1 / family.temperature if isinstance(family, SpikeSlab) else 1.0,
         )
-        self.library.spread(byref(self.state), 0, q.shape[1])
+        self.library.find_sigma(byref(self.state), 0, q.shape[1])
 
     def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None:
         self.noise[0].normal_(generator=generator)
@@ -74,8 +77,8 @@ class FusedSteps:
         self.summed = True
 
     def step(self, gradients: Sequence[Tensor], both: bool) -> None:
-        of_q = moments_of(self.q_optimiser)
-        of_w = moments_of(self.w_optimiser) if both else of_q
+        of_q = adam_state(self.q_optimiser)
+        of_w = adam_state(self.w_optimiser) if both else of_q
         for begin, end in self._parts(gradients):
             self.library.step(
                 byref(self.state), byref(of_q), byref(of_w), self.gated, self.summed, both, begin, end
@@ -95,13 +98,13 @@ class FusedSteps:
             yield begin, end
 
 
-def moments_of(optimiser: Optimiser) -> Moments:
-    """Adam's memory and the size of its next step, which is counted."""
+def adam_state(optimiser: Optimiser) -> AdamState:
+    """Adam's moments and the size of its next step, which is counted."""
     optimiser.steps += 1
     steps = int(optimiser.steps)
     sizes = [rate / (1 - BETA1**steps) for rate in optimiser.rates]
     first, second = optimiser.moments
     beta2 = optimiser.beta2
-    return Moments(
+    return AdamState(
         first.data_ptr(), second.data_ptr(), beta2, 1 - beta2, *sizes, root=(1 - beta2**steps) ** -0.5
     )

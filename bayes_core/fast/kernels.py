@@ -97,10 +97,10 @@ typedef struct {  /* of one client, as bayes_core/fast/fused.py has it: rows of 
     float zeta, coldness;  /* 1/temperature */
 } state;
 
-typedef struct { float *first, *second, keep, take, size, size_third, root; } memory;  /* Adam's */
+typedef struct { float *first, *second, keep, take, size, size_third, root; } adam_state;
 
 /* Takes in the gradient; gives the numerator and the denominator of the step. */
-INLINE void remember(const memory *m, int64_t i, float gradient, float size, float *step, float *scale) {
+INLINE void remember(const adam_state *m, int64_t i, float gradient, float size, float *step, float *scale) {
     float first = m->first[i] + 0.1f * (gradient - m->first[i]);
     float second = m->keep * m->second[i] + m->take * (gradient * gradient);
     m->first[i] = first;
@@ -110,7 +110,7 @@ INLINE void remember(const memory *m, int64_t i, float gradient, float size, flo
 }
 
 /* Adam's steps on mu and rho. */
-INLINE void adam(const memory *m, int64_t n, int64_t i, float *v, float gradient_mu, float gradient_rho) {
+INLINE void adam(const adam_state *m, int64_t n, int64_t i, float *v, float gradient_mu, float gradient_rho) {
     float by_mu, by_rho, scale_mu, scale_rho, one, other;
     remember(m, i, gradient_mu, m->size, &by_mu, &scale_mu);
     remember(m, n + i, gradient_rho, m->size, &by_rho, &scale_rho);
@@ -120,7 +120,7 @@ INLINE void adam(const memory *m, int64_t n, int64_t i, float *v, float gradient
 }
 
 /* And on logit lambda. */
-INLINE void adam_third(const memory *m, int64_t n, int64_t i, float *v, float gradient) {
+INLINE void adam_third(const adam_state *m, int64_t n, int64_t i, float *v, float gradient) {
     float by, scale;
     remember(m, 2 * n + i, gradient, m->size_third, &by, &scale);
     v[2 * n + i] -= by / scale;
@@ -161,11 +161,11 @@ INLINE void add_(int gated, state s, int64_t begin, int64_t end) {
 
 /* A step on q and, where `both`, then one on w, of at most BLOCK numbers: in a few short loops, of which a processor
    works on several turns at a time, over memory that stays in its first cache. */
-INLINE void step_(int gated, int summed, int both, state s, memory of_q, memory of_w, int64_t begin, int64_t end) {
+INLINE void step_(int gated, int summed, int both, state s, adam_state of_q, adam_state of_w, int64_t begin, int64_t end) {
     ROWS;
     float blocks[7][BLOCK];  /* indexed from `begin` on */
     float *restrict by_mu = blocks[0] - begin, *restrict by_sigma = blocks[1] - begin;
-    float *restrict by_logit = blocks[2] - begin, *restrict spread = blocks[3] - begin;
+    float *restrict by_logit = blocks[2] - begin, *restrict sigma_w = blocks[3] - begin;
     float *restrict slope_q = blocks[4] - begin, *restrict slope_w = blocks[5] - begin;
     float *restrict on = blocks[6] - begin;  /* lambda of q */
     EACH {
@@ -178,21 +178,21 @@ INLINE void step_(int gated, int summed, int both, state s, memory of_q, memory 
     EACH {
         float rho_q = q[n + i], rho_w = w[n + i];
         sigmoids(rho_q, rho_w, &slope_q[i], &slope_w[i]);
-        spread[i] = softplus(rho_w);
+        sigma_w[i] = softplus(rho_w);
     }
     if (gated) EACH {
         float logit = q[2 * n + i], t = exp_negative(-fabsf(logit)), over, inverse;
-        inverses(spread[i], 1.0f + t, &over, &inverse);
-        float ratio = sigma_q[i] / spread[i], z = (q[i] - w[i]) * over;  /* a product might miss 1 at q = w */
+        inverses(sigma_w[i], 1.0f + t, &over, &inverse);
+        float ratio = sigma_q[i] / sigma_w[i], z = (q[i] - w[i]) * over;  /* a product might miss 1 at q = w */
         float kl = 0.5f * (ratio * ratio + z * z - 1.0f) - log_positive(ratio);
         by_logit[i] += s.zeta * (t * inverse * inverse) * (logit - w[2 * n + i] + kl);
         on[i] = logit < 0 ? t * inverse : inverse;
     }
     EACH {
-        float sigma = sigma_q[i], over_sigma, over_spread;
-        inverses(sigma, spread[i], &over_sigma, &over_spread);
-        float pull = s.zeta * over_spread * over_spread * (gated ? on[i] : 1.0f);
-        float excess = (sigma - spread[i]) * (sigma + spread[i]) * over_sigma;
+        float sigma = sigma_q[i], over_sigma_q, over_sigma_w;
+        inverses(sigma, sigma_w[i], &over_sigma_q, &over_sigma_w);
+        float pull = s.zeta * over_sigma_w * over_sigma_w * (gated ? on[i] : 1.0f);
+        float excess = (sigma - sigma_w[i]) * (sigma + sigma_w[i]) * over_sigma_q;
         adam(&of_q, n, i, q, by_mu[i] + (q[i] - w[i]) * pull, (by_sigma[i] + excess * pull) * slope_q[i]);
     }
     EACH sigma_q[i] = softplus(q[n + i]);
@@ -204,13 +204,13 @@ INLINE void step_(int gated, int summed, int both, state s, memory of_q, memory 
         adam_third(&of_w, n, i, w, on_w - on[i]);
     }
     EACH {
-        float distance = w[i] - q[i], over = 1.0f / spread[i], precision = over * over * (gated ? on[i] : 1.0f);
-        float excess = (spread[i] - sigma_q[i]) * (spread[i] + sigma_q[i]) - distance * distance;
+        float distance = w[i] - q[i], over = 1.0f / sigma_w[i], precision = over * over * (gated ? on[i] : 1.0f);
+        float excess = (sigma_w[i] - sigma_q[i]) * (sigma_w[i] + sigma_q[i]) - distance * distance;
         adam(&of_w, n, i, w, distance * precision, excess * precision * over * slope_w[i]);
     }
 }
 
-void spread(const state *s, int64_t begin, int64_t end) {
+void find_sigma(const state *s, int64_t begin, int64_t end) {
     EACH s->sigma_q[i] = softplus(s->q[s->n + i]);
 }
 
@@ -226,7 +226,7 @@ void add(const state *s, int gated, int64_t begin, int64_t end) {
 #define STEPS(gated) \
     if (summed) { both ? STEP(gated, 1, 1) : STEP(gated, 1, 0); } else { both ? STEP(gated, 0, 1) : STEP(gated, 0, 0); }
 
-void step(const state *s, const memory *of_q, const memory *of_w, int gated, int summed, int both, int64_t begin,
+void step(const state *s, const adam_state *of_q, const adam_state *of_w, int gated, int summed, int both, int64_t begin,
           int64_t end) {
     for (const int64_t last = end; begin < last; begin = end) {
         end = begin + BLOCK < last ? begin + BLOCK : last;

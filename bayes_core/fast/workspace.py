@@ -35,13 +35,13 @@ class GaussianWorkspace:
         self.w_moved()
 
     def q_moved(self) -> None:
-        self._spread(self.rho_q, self.sigma_q, self.square_q, self.slope_q)
+        self._sigma(self.rho_q, self.sigma_q, self.square_q, self.slope_q)
 
     def w_moved(self) -> None:
-        self._spread(self.rho_w, self.sigma_w, self.square_w, self.slope_w)
+        self._sigma(self.rho_w, self.sigma_w, self.square_w, self.slope_w)
         torch.reciprocal(self.square_w, out=self.precision_w)
 
-    def _spread(self, rho: Tensor, sigma: Tensor, square: Tensor, slope: Tensor) -> None:
+    def _sigma(self, rho: Tensor, sigma: Tensor, square: Tensor, slope: Tensor) -> None:
         """σ, σ² and sigmoid(ρ) from one exponential, in half the time of PyTorch's softplus and sigmoid."""
         exponential = torch.exp(rho, out=self.one)
         torch.log1p(exponential, out=sigma)
@@ -106,7 +106,7 @@ class SpikeSlabWorkspace(GaussianWorkspace):
     def __init__(self, q: Tensor, w: Tensor, zeta: float, temperature: float) -> None:
         self.temperature = temperature
         self.logit_q, self.logit_w = q[2], w[2]
-        self.on, self.doubt = torch.empty_like(q[:2])  # λ_q and λ_q(1−λ_q)
+        self.on, self.on_off = torch.empty_like(q[:2])  # λ_q and λ_q(1−λ_q)
         self.slabs, self.etas = torch.empty(2, *q[:2].shape, device=q.device)  # of both draws
         super().__init__(q, w, zeta)
         self.by_logit = self.gradient[2]
@@ -115,7 +115,7 @@ class SpikeSlabWorkspace(GaussianWorkspace):
     def q_moved(self) -> None:
         super().q_moved()
         torch.sigmoid(self.logit_q, out=self.on)
-        torch.neg(self.logit_q, out=self.doubt).sigmoid_().mul_(self.on)
+        torch.neg(self.logit_q, out=self.on_off).sigmoid_().mul_(self.on)
 
     def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> Tensor:
         self._draw_slabs(generator, self.slab, self.slab_mirror)
@@ -147,7 +147,7 @@ class SpikeSlabWorkspace(GaussianWorkspace):
         gate = torch.sub(self.logit_q, self.logit_w, out=self.one)
         gate.sub_(torch.div(self.sigma_q, self.sigma_w, out=ratio).log_())
         gate.addcmul_(excess, self.precision_w, value=0.5)  # with KL(N_q ‖ N_w) now
-        self.by_logit.addcmul_(gate, self.doubt, value=self.zeta)
+        self.by_logit.addcmul_(gate, self.on_off, value=self.zeta)
 
     def w_gradient(self) -> Tensor:
         super().w_gradient()

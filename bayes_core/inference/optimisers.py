@@ -1,6 +1,6 @@
-"""One optimiser step on one flat tensor, with its memory as plain data.
+"""One optimiser step on one flat tensor, with its state as plain data.
 
-The memory is a tensor of its own because it lives longer than any process: it is stored with the personal
+The state is a tensor of its own because it lives longer than any process: it is stored with the personal
 distribution and goes on in the next round. Adam is PyTorch's own fused kernel, called without the Python around it,
 which would cost as much as the arithmetic.
 """
@@ -28,27 +28,27 @@ class OptimizerState:
 
 
 class Optimiser:
-    """Takes steps in place on `parameters`; `memory()` gives what must be kept."""
+    """Takes steps in place on `parameters`; `state()` gives what must be kept."""
 
     def __init__(
         self,
         parameters: Tensor,
-        memory: OptimizerState,
+        state: OptimizerState,
         optimizer: str,
         lr: float,
         lr_third: float | None = None,
         beta2: float = 0.999,
     ) -> None:
-        if optimizer not in OPTIMIZERS or (optimizer == "adam") != (memory.moments.numel() > 0):
+        if optimizer not in OPTIMIZERS or (optimizer == "adam") != (state.moments.numel() > 0):
             raise ValueError(
-                f"No optimiser {optimizer!r} with this memory; there are {' and '.join(OPTIMIZERS)}."
+                f"No optimiser {optimizer!r} with this state; there are {' and '.join(OPTIMIZERS)}."
             )
         self.parameters = parameters
         self.optimizer = optimizer
         self.beta2 = beta2
         self.rates = lr, lr if lr_third is None else lr_third  # λ, the third row, has a rate of its own
-        self.moments = memory.moments.clone()
-        self.steps = torch.tensor(float(memory.steps), device=parameters.device)
+        self.moments = state.moments.clone()
+        self.steps = torch.tensor(float(state.steps), device=parameters.device)
         groups = [(slice(None), lr)]
         if self.rates[0] != self.rates[1] and len(parameters) > 2:
             groups = [(slice(0, 2), lr), (slice(2, None), self.rates[1])]
@@ -81,5 +81,5 @@ class Optimiser:
             maximize=False,
         )
 
-    def memory(self) -> OptimizerState:
+    def state(self) -> OptimizerState:
         return OptimizerState(self.moments, int(self.steps))

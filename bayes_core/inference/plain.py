@@ -6,18 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from bayes_core.flat import buffers_of, shapes_of
-from bayes_core.inference.batches import minibatches
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
-from bayes_core.inference.update import nll_gradient
+from bayes_core.inference.update import minibatches, nll_gradient
 from bayes_core.likelihoods import Likelihood, categorical
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A weight vector (1, T) with its optimiser's memory and the network's buffers."""
+    """A weight vector (1, T) with its optimiser's state and the network's buffers."""
 
     v: Tensor
-    memory: OptimizerState
+    optimizer: OptimizerState
     buffers: dict[str, Tensor]
 
     @classmethod
@@ -46,7 +45,7 @@ def train_weights(
     shapes = shapes_of(network)
     buffers = {name: buffer.clone() for name, buffer in start.buffers.items()}
     v = start.v.clone()
-    optimiser = Optimiser(v, start.memory, optimizer, lr, beta2=adam_beta2)
+    optimiser = Optimiser(v, start.optimizer, optimizer, lr, beta2=adam_beta2)
     loss = torch.zeros((), device=v.device)
 
     network.train()
@@ -57,4 +56,4 @@ def train_weights(
             gradient.add_(v[0] - start.v[0], alpha=proximal)
         optimiser.step(gradient[None])
         loss += value / b
-    return replace(start, v=v, memory=optimiser.memory(), buffers=buffers), float(loss) / steps
+    return replace(start, v=v, optimizer=optimiser.state(), buffers=buffers), float(loss) / steps

@@ -11,7 +11,7 @@ from q and the gradient stays unbiased, but what the noise adds to first order c
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -22,10 +22,9 @@ from torch.func import functional_call
 from bayes_core.families import Gaussian, SpikeSlab
 from bayes_core.fast.compiled import NotCompiled
 from bayes_core.fast.fused import FusedSteps
+from bayes_core.fast.mirrored import SPLIT, mirrored_pair
 from bayes_core.fast.steps import PlainSteps, Steps
-from bayes_core.fast.twins import SPLIT, twins
 from bayes_core.flat import Shapes, buffers_of, unflatten
-from bayes_core.inference.batches import minibatches
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
 from bayes_core.likelihoods import Likelihood, categorical
 
@@ -52,8 +51,8 @@ class ClientState:
     """What a client keeps from round to round, and never sends."""
 
     q: Tensor  # in the family's unconstrained coordinates
-    q_memory: OptimizerState
-    w_memory: OptimizerState
+    q_optimizer: OptimizerState
+    w_optimizer: OptimizerState
     buffers: dict[str, Tensor]  # batch-norm statistics and the like; empty only if the network has none
 
     @classmethod
@@ -93,13 +92,13 @@ def client_update(
     buffers = {name: buffer.clone() for name, buffer in personal.buffers.items()}
     q, w = personal.q.clone(), family.unconstrain(w).clone()
     optimiser = partial(Optimiser, lr_third=recipe.lr_lambda, beta2=recipe.adam_beta2)
-    q_optimiser = optimiser(q, personal.q_memory, recipe.optimizer, recipe.lr_personal)
-    w_optimiser = optimiser(w, personal.w_memory, recipe.optimizer, recipe.lr_global)
+    q_optimiser = optimiser(q, personal.q_optimizer, recipe.optimizer, recipe.lr_personal)
+    w_optimiser = optimiser(w, personal.w_optimizer, recipe.optimizer, recipe.lr_global)
     loss = torch.zeros((), device=q.device)
 
     steps = _steps(family, q_optimiser, w_optimiser, recipe)
     network.train()
-    pair = twins(network, steps.thetas, buffers, x[:b])
+    pair = mirrored_pair(network, steps.thetas, buffers, x[:b])
     weight = 0.5 if b < SPLIT else 1.0  # too few to split: both draws see all
     scale = torch.full_like(loss, weight * n / b / recipe.mc_samples)
     for batch in minibatches(n, b, recipe.local_steps, generator):
@@ -114,7 +113,7 @@ def client_update(
             steps.step(gradients, both=repeat == recipe.personal_steps - 1)
 
     examples = recipe.local_steps * recipe.personal_steps * recipe.mc_samples * b / weight
-    kept = ClientState(q, q_optimiser.memory(), w_optimiser.memory(), buffers)
+    kept = ClientState(q, q_optimiser.state(), w_optimiser.state(), buffers)
     return Updated(kept, family.constrain(w), float(loss) / examples)
 
 
@@ -134,6 +133,20 @@ def _steps(
 def _warn(sentence: str) -> None:
     """Once in a process."""
     logging.getLogger(__name__).warning(sentence)
+
+
+def minibatches(n: int, b: int, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """`count` batches of b ≤ n indices: passes over the shuffled data, one after the other.
+
+    Every example is seen equally often (to within one), which independent draws do not give. A batch on the
+    border of two passes may hold an example twice.
+    """
+    passes = -(-count * b // n)
+    order = torch.cat(
+        [torch.randperm(n, generator=generator, device=generator.device) for _ in range(passes)]
+    )
+    for start in range(0, count * b, b):
+        yield order[start : start + b]
 
 
 def nll_gradient(

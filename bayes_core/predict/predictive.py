@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayes_core.families import Family, Noise, Point
-from bayes_core.fast.chain import is_chain, outputs_of_all
+from bayes_core.fast.mirrored import is_chain, outputs_of_all
 from bayes_core.flat import shapes_of, unflatten
 
 CHUNK = 128  # examples at a time: bounds memory, and the outputs of convolutions stay in the cache

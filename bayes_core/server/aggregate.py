@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayes_core.fast.compiled import NotCompiled, library
+from bayes_core.fast.compiled import library
 
 BLOCK = 32768  # numbers at a time: what is computed on the way stays in the processor's cache
 # Adding and taking away 1.5·2^k rounds a float64 to a multiple of 2^(k−52).
@@ -40,9 +40,8 @@ class Sum:
         if terms.dtype != torch.float32:
             terms = terms.double()
         terms = terms.cpu().contiguous()
-        try:
-            kernels = library()
-        except NotCompiled:
+        kernels = library()
+        if isinstance(kernels, str):
             for block in blocks(len(terms)):
                 term = terms[block].double() * weight
                 rounded = (term + COARSE).sub_(COARSE)

@@ -16,8 +16,8 @@ class Local(FedAvg):
         return self._stored(Weights.start(received["w"], self.network, self.settings.optimizer))
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
-        memory = OptimizerState(state["moments"], int(state["steps"]))
-        trained, loss = self.steps(Weights(state["theta"], memory, buffers_in(state)), server_round)
+        optimizer = OptimizerState(state["moments"], int(state["steps"]))
+        trained, loss = self.steps(Weights(state["theta"], optimizer, buffers_in(state)), server_round)
         return Trained(self._stored(trained), None, {"loss": loss})
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
@@ -25,9 +25,9 @@ class Local(FedAvg):
 
     @staticmethod
     def _stored(weights: Weights) -> dict[str, Tensor]:
-        steps = torch.tensor(weights.memory.steps)
+        steps = torch.tensor(weights.optimizer.steps)
         return with_buffers(
-            {"theta": weights.v, "moments": weights.memory.moments, "steps": steps}, weights.buffers
+            {"theta": weights.v, "moments": weights.optimizer.moments, "steps": steps}, weights.buffers
         )
 
 

@@ -75,20 +75,20 @@ def to_tensors(personal: ClientState) -> dict[str, Tensor]:
     """A personal state in the form in which it is stored."""
     tensors = {
         "q": personal.q,
-        "q_moments": personal.q_memory.moments,
-        "w_moments": personal.w_memory.moments,
-        "steps": torch.tensor([personal.q_memory.steps, personal.w_memory.steps]),
+        "q_moments": personal.q_optimizer.moments,
+        "w_moments": personal.w_optimizer.moments,
+        "steps": torch.tensor([personal.q_optimizer.steps, personal.w_optimizer.steps]),
     }
     return with_buffers(tensors, personal.buffers)
 
 
 def from_tensors(state: Tensors) -> ClientState:
     q_steps, w_steps = state["steps"].tolist()
-    q_memory, w_memory = (
+    q_optimizer, w_optimizer = (
         OptimizerState(state["q_moments"], q_steps),
         OptimizerState(state["w_moments"], w_steps),
     )
-    return ClientState(state["q"], q_memory, w_memory, buffers_in(state))
+    return ClientState(state["q"], q_optimizer, w_optimizer, buffers_in(state))
 
 
 METHOD = PFedBayes

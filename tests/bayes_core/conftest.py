@@ -23,6 +23,6 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, in a process that has not looked for the library yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    compiled._library.cache_clear()
+    compiled.library.cache_clear()
     yield tmp_path / "fedbayes"
-    compiled._library.cache_clear()
+    compiled.library.cache_clear()

@@ -13,9 +13,8 @@ from bayes_core.families import Gaussian, Noise, SpikeSlab, build_family
 from bayes_core.families.spike_slab import LAMBDA_MARGIN
 from bayes_core.fast.workspace import workspace
 from bayes_core.flat import flatten, shapes_of, unflatten
-from bayes_core.inference.batches import minibatches
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
-from bayes_core.inference.update import ClientState, Recipe, client_update, nll_gradient
+from bayes_core.inference.update import ClientState, Recipe, client_update, minibatches, nll_gradient
 from bayes_core.server.aggregate import moments
 
 SPIKE, GAUSSIAN, OFF = SpikeSlab(), Gaussian(), SpikeSlab(gated=False)
@@ -456,7 +455,7 @@ def test_lr_lambda_acts_on_lambdas_row_alone(optimizer: str) -> None:
         reference.step()
         ours.step(gradient)
     torch.testing.assert_close(v, torch.cat(leaves).detach(), rtol=1e-5, atol=1e-6)
-    assert ours.memory().steps == 5
+    assert ours.state().steps == 5
 
 
 # ---------------------------------------------------------------------- moments

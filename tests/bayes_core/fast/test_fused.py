@@ -58,8 +58,8 @@ def test_rounds_are_those_of_plain_pytorch(family: str, personal_steps: int, mc_
     compiled = two_rounds(FAMILIES[family], replace(recipe, compile=True))
     assert compiled.loss == pytest.approx(plain.loss, rel=1e-5)
     torch.testing.assert_close(compiled.w, plain.w, rtol=0, atol=5e-5)
-    for got, expected in ((compiled.personal.q_memory, plain.personal.q_memory),
-                          (compiled.personal.w_memory, plain.personal.w_memory)):  # fmt: skip
+    for got, expected in ((compiled.personal.q_optimizer, plain.personal.q_optimizer),
+                          (compiled.personal.w_optimizer, plain.personal.w_optimizer)):  # fmt: skip
         assert got.steps == expected.steps
         torch.testing.assert_close(got.moments, expected.moments, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(compiled.personal.q, plain.personal.q, rtol=0, atol=5e-5)

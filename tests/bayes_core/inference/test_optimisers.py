@@ -15,18 +15,18 @@ def test_ten_steps_with_a_pause_are_those_of_torch(name: str) -> None:
     expected = start.clone().requires_grad_()
     reference = TORCH[name]([expected], lr=0.01)
 
-    parameters, memory = start.clone(), OptimizerState.blank(start, name)
+    parameters, state = start.clone(), OptimizerState.blank(start, name)
     for half in (gradients[:5], gradients[5:]):
-        optimiser = Optimiser(parameters, memory, name, 0.01)  # a new one from the memory, as in a new round
-        kept = memory.moments.clone()
+        optimiser = Optimiser(parameters, state, name, 0.01)  # a new one from the state, as in a new round
+        kept = state.moments.clone()
         for gradient in half:
             optimiser.step(gradient)
             expected.grad = gradient.clone()
             reference.step()
-        assert torch.equal(memory.moments, kept)
-        memory = optimiser.memory()
+        assert torch.equal(state.moments, kept)
+        state = optimiser.state()
     torch.testing.assert_close(parameters, expected.detach(), rtol=1e-5, atol=1e-6)
-    assert memory.steps == 10
+    assert state.steps == 10
 
 
 def test_the_first_step_of_adam_has_the_size_of_the_rate() -> None:
@@ -35,8 +35,8 @@ def test_the_first_step_of_adam_has_the_size_of_the_rate() -> None:
     optimiser.step(torch.tensor([1e-3, -1.0, 1e3]))
     torch.testing.assert_close(parameters, torch.tensor([-0.25, 0.25, -0.25]), rtol=1e-4, atol=0)
     # m = 0.1·G and v = 0.001·G²
-    torch.testing.assert_close(optimiser.memory().moments[0], torch.tensor([1e-4, -0.1, 100.0]))
-    torch.testing.assert_close(optimiser.memory().moments[1], torch.tensor([1e-9, 1e-3, 1e3]))
+    torch.testing.assert_close(optimiser.state().moments[0], torch.tensor([1e-4, -0.1, 100.0]))
+    torch.testing.assert_close(optimiser.state().moments[1], torch.tensor([1e-9, 1e-3, 1e3]))
 
 
 def test_sgd_by_hand() -> None:
@@ -44,4 +44,4 @@ def test_sgd_by_hand() -> None:
     optimiser = Optimiser(parameters, OptimizerState.blank(parameters, "sgd"), "sgd", 0.5)
     optimiser.step(torch.tensor([2.0, -4.0]))
     assert parameters.tolist() == [0.0, 4.0]
-    assert optimiser.memory().steps == 1
+    assert optimiser.state().steps == 1

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bayes_core.flat import flatten
-from bayes_core.inference.batches import minibatches
 from bayes_core.inference.plain import Weights, train_weights
+from bayes_core.inference.update import minibatches
 
 
 def problem() -> tuple[nn.Module, Tensor, Tensor]:
@@ -71,7 +71,7 @@ def test_adam_is_that_of_torch_over_two_rounds() -> None:
             generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
         by_hand(module, x, y, 5, 8, optimiser, seed)
-    assert weights.memory.steps == 10
+    assert weights.optimizer.steps == 10
     # the bias before the batch norm (weights 24 to 29) has no effect: its gradient is rounding noise
     effective = torch.ones(len(flatten(module)), dtype=torch.bool)
     effective[24:30] = False

@@ -12,9 +12,8 @@ from torch.nn.functional import cross_entropy, softplus
 
 from bayes_core.families import Gaussian
 from bayes_core.flat import buffers_of, flatten, shapes_of
-from bayes_core.inference.batches import minibatches
 from bayes_core.inference.optimisers import OptimizerState
-from bayes_core.inference.update import ClientState, Recipe, client_update, nll_gradient
+from bayes_core.inference.update import ClientState, Recipe, client_update, minibatches, nll_gradient
 
 GAUSSIAN = Gaussian()
 
@@ -95,7 +94,7 @@ def test_adam_keeps_its_moments_over_rounds() -> None:
         personal = got.personal
         torch.testing.assert_close(personal.q.double(), q64.detach(), rtol=0, atol=2e-5)
         torch.testing.assert_close(got.w.double(), w64.detach(), rtol=0, atol=2e-5)
-    assert (personal.q_memory.steps, personal.w_memory.steps) == (24, 12)
+    assert (personal.q_optimizer.steps, personal.w_optimizer.steps) == (24, 12)
 
 
 class Means(nn.Module):
@@ -225,7 +224,7 @@ def test_a_batch_size_beyond_the_data_takes_all_of_it() -> None:
 def test_same_generator_same_result_and_inputs_unchanged() -> None:
     network, x, y, q, w = small_problem()
     personal = personal_of(q, network, "adam")
-    personal = replace(personal, q_memory=OptimizerState(torch.rand(2, 2, 26), 7), buffers={})
+    personal = replace(personal, q_optimizer=OptimizerState(torch.rand(2, 2, 26), 7), buffers={})
     before = copy.deepcopy((personal, w, x, y))
     first = client_update(network, GAUSSIAN, personal, w, x, y, Recipe(3, batch_size=4), seeded(1))
     torch.manual_seed(99)
@@ -233,11 +232,14 @@ def test_same_generator_same_result_and_inputs_unchanged() -> None:
     other = client_update(network, GAUSSIAN, personal, w, x, y, Recipe(3, batch_size=4), seeded(2))
 
     assert torch.equal(first.personal.q, again.personal.q) and torch.equal(first.w, again.w)
-    assert torch.equal(first.personal.q_memory.moments, again.personal.q_memory.moments)
+    assert torch.equal(first.personal.q_optimizer.moments, again.personal.q_optimizer.moments)
     assert not torch.equal(first.personal.q, other.personal.q)
     for now, then in zip((personal.q, w, x, y), (before[0].q, *before[1:]), strict=True):
         assert torch.equal(now, then)
-    for now, then in ((personal.q_memory, before[0].q_memory), (personal.w_memory, before[0].w_memory)):
+    for now, then in (
+        (personal.q_optimizer, before[0].q_optimizer),
+        (personal.w_optimizer, before[0].w_optimizer),
+    ):
         assert torch.equal(now.moments, then.moments) and now.steps == then.steps
 
 

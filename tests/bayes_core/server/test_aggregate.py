@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import softplus
 
-from bayes_core.fast.compiled import NotCompiled, library
+from bayes_core.fast.compiled import library
 from bayes_core.server.aggregate import (
     BLOCK,
     Aggregate,
@@ -125,8 +125,7 @@ def test_large_small_and_weighted_uploads_in_any_order(aggregate: type[Aggregate
 @pytest.fixture
 def no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(NotCompiled):
-        library()
+    assert isinstance(library(), str)
 
 
 def summed(terms: Tensor, weights: list[float]) -> Sum:
@@ -143,7 +142,7 @@ def test_the_same_bits_in_c_and_in_pytorch(request: pytest.FixtureRequest, dtype
     terms = 10 ** (6 * torch.rand(20, 2003) - 5) * torch.randn(20, 2003).sign()
     terms = terms.to(dtype).T.contiguous().T  # of no single piece
     weights = (1000 * torch.rand(20, dtype=torch.float64)).tolist()
-    library()
+    assert not isinstance(library(), str)
     in_c = summed(terms, weights)
     request.getfixturevalue("no_compiler")
     plain = summed(terms, weights)

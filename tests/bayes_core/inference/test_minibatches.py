@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bayes_core.inference.batches import minibatches
+from bayes_core.inference.update import minibatches
 
 
 def batches(n: int, b: int, count: int, seed: int = 0) -> list[list[int]]:

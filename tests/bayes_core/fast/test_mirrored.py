@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayes_core.fast.twins import Abreast, Copies, twins
+from bayes_core.fast.mirrored import Abreast, Copies, mirrored_pair
 from bayes_core.flat import buffers_of, flatten, shapes_of
 from bayes_core.inference.update import nll_gradient
 from bayes_core.likelihoods import Likelihood, categorical
@@ -35,7 +35,7 @@ def test_gradients_and_buffers_are_those_of_one_after_the_other() -> None:
         expected.append(nll_gradient(network, shapes_of(network), theta, kept, x[half], y[half]))
 
     buffers = buffers_of(network)
-    pair = twins(network, thetas, buffers, x)
+    pair = mirrored_pair(network, thetas, buffers, x)
     for _ in range(2):  # what was drawn before does not matter
         for name, buffer in buffers_of(network).items():
             buffers[name].copy_(buffer)
@@ -52,7 +52,7 @@ def test_writing_a_draw_is_all_it_takes() -> None:
     network = nn.Linear(1, 1, bias=False)
     thetas = torch.zeros(2, 1)
     x, y = torch.tensor([[2.0]]), torch.tensor([[0.0]])
-    pair = twins(network, thetas, {}, x)
+    pair = mirrored_pair(network, thetas, {}, x)
     for weights in ([1.0, 3.0], [-2.0, 0.5]):
         thetas.copy_(torch.tensor(weights)[:, None])
         # ½(2θ)² has the gradient 4θ
@@ -77,9 +77,9 @@ def test_a_chain_abreast_gives_what_its_copies_give(name: str, likelihood: Likel
     network, shape = CHAINS[name]
     thetas = torch.randn(2, flatten(network).numel(), generator=torch.Generator().manual_seed(0))
     x, y = torch.randn(shape, generator=torch.Generator().manual_seed(1)), torch.arange(shape[0]) % 3
-    abreast = twins(network, thetas, {}, x)
+    abreast = mirrored_pair(network, thetas, {}, x)
     assert isinstance(abreast, Abreast)
-    thetas *= 0.5  # written after the twins were made
+    thetas *= 0.5  # written after the pair was made
     value, gradients = abreast.nll_gradients(x, y, torch.tensor(3.0), likelihood)
     expected, copies = Copies(network, thetas, {}).nll_gradients(x, y, torch.tensor(3.0), likelihood)
     torch.testing.assert_close(value, expected)
@@ -119,4 +119,4 @@ class Own(nn.Sequential):
 )
 def test_anything_else_goes_through_copies(network: nn.Module, shape: tuple[int, ...]) -> None:
     thetas = flatten(network).repeat(2, 1)
-    assert isinstance(twins(network, thetas, buffers_of(network), torch.zeros(shape)), Copies)
+    assert isinstance(mirrored_pair(network, thetas, buffers_of(network), torch.zeros(shape)), Copies)
