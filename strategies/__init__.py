@@ -1,19 +1,16 @@
-"""The server's half of every method: one Flower Strategy a file, found by the method's name."""
+"""The server's half of every method, one file each, found by the method's name."""
 
-from importlib import import_module
-
-from strategies.rounds.loop import PersonalStrategy
+from fedbayes.protocol.user_code import UserCodeError, find_half
+from strategies.rounds.method import ServerMethod
 from strategies.rounds.roster import StrategyError
 
-__all__ = ["PersonalStrategy", "StrategyError", "load"]
+__all__ = ["ServerMethod", "StrategyError", "load"]
 
 
-def load(method: str) -> type[PersonalStrategy]:
-    """The strategy in strategies/<method>.py: what the module calls METHOD."""
+def load(method: str) -> type[ServerMethod]:
+    """What strategies/<method>.py calls METHOD; of `package.module`, what its module `server` does."""
     try:
-        found: type[PersonalStrategy] = import_module(f"strategies.{method}").METHOD
-    except (ModuleNotFoundError, AttributeError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name != f"strategies.{method}":
-            raise
-        raise StrategyError(f'There is no method "{method}": strategies/{method}.py is missing.') from None
+        found: type[ServerMethod] = find_half("strategies", method, "server")
+    except UserCodeError as error:
+        raise StrategyError(str(error)) from None
     return found

@@ -9,70 +9,62 @@ Different from the paper: it divides by |S_k| while summing an indicator; the me
 family is open, so sparse and clustered together is `family = "spike-slab"`.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from flwr.serverapp import Grid
-from sklearn.metrics import adjusted_rand_score
-from torch import Tensor
 
-from bayes_core import spectral_clusters, symmetric_kl_matrix
+from bayes_core import Gaussian, spectral_clusters, symmetric_kl_matrix
+from bayes_core.families import Family
 from bayes_core.server.clustering import choose_k_with_evidence
+from fedbayes.protocol.settings import FamilyName, Natural
 from fedbayes.protocol.streams import seed_of
-from strategies.pfedbayes import PFedBayes
-from strategies.rounds.records import Journal, Row, Upload
-from strategies.rounds.replies import BadReply
+from strategies.rounds.clusters import Clusters, chosen_cluster
+from strategies.rounds.state import Came, Part, State, Traits
+from strategies.sfedbayes import SFedBayes, SparseOptions
 
 
-class CFedBayes(PFedBayes):
+class ClusterOptions(SparseOptions):
+    family: FamilyName
+    clusters: Natural
+
+
+class CFedBayes(SFedBayes):
     """K priors u0 … u(K−1); before round 0 the common start w."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.members: dict[str, int] = {}  # each site's latest cluster
-        self.first: dict[str, Tensor] = {}  # the uploads of round 0, which are compared with each other
-        self.changes = 0
-        self.empty: set[int] = set()
+    title = "cFedBayes"
+    idea = "clients of one kind share a prior, and each learns a distribution of its own"
+    traits = Traits(clusters=True)
+    openings = 1
+    Options = ClusterOptions
+    options: ClusterOptions
 
-    def family_name(self) -> str:
-        return self.settings.family
+    def make_family(self) -> Family:
+        return Gaussian() if self.options.family == "gaussian" else super().make_family()
 
     # ------------------------------------------------------------------ round 0
 
-    def prepare(self, grid: Grid, journal: Journal) -> Row:
-        """The exchange that trains every client once, and the clusters that it shows."""
-        row = self._train(grid, 0, due=False)
-        journal.keep("clusters", self.evidence)
-        self.checkpoint(journal, row, closed=False)
-        return row
+    def holds(self, number: int) -> bool:
+        """The uploads of round 0 are compared with each other."""
+        return number == 0
 
-    def sample(self, server_round: int) -> list[str]:
-        """Round 0 asks everybody."""
-        return self.roster.online if server_round == 0 else super().sample(server_round)
-
-    def _found(self) -> None:
+    def find_clusters(self, state: State, came: Came) -> State:
         """Cluster the first uploads; sites that were not there choose for themselves when they come."""
-        sites = [upload.site for upload in self.uploads]
-        psi = symmetric_kl_matrix(torch.stack([self.first[site] for site in sites]), self.family)
+        sites = [upload.site for upload in came.uploads]
+        psi = symmetric_kl_matrix(torch.stack([upload.parts["w"] for upload in came.uploads]), self.family)
         choice = choose_k_with_evidence(psi)
-        k = min(self.settings.clusters or choice.k, len(sites))
-        labels = spectral_clusters(psi, k, seed_of(self.settings.seed, "clusters"))
+        k = min(self.options.clusters or choice.k, len(sites))
+        labels = spectral_clusters(psi, k, seed_of(self.seed, "clusters"))
         k = max(labels) + 1
-        self.members = dict(zip(sites, labels, strict=True))
-        self.tensors = {f"u{cluster}": self.tensors["w"] for cluster in range(k)}
-        for upload in self.uploads:
-            report = {**upload.report, "cluster": self.members[upload.site]}
-            super().add(replace(upload, report=report), self.first.pop(upload.site))
-        for base, aggregate in self.aggregates.items():
-            self.tensors[base] = self.family.after_extrapolation(aggregate.result())
-        self.evidence = {
+        sums = [self.sum_for(state, "w") for _ in range(k)]
+        for upload, label in zip(came.uploads, labels, strict=True):
+            sums[label].add(upload.parts["w"], upload.weight)
+        came.documents["clusters"] = {
             "sites": sites,
             "labels": labels,
             "k": k,
-            "asked": self.settings.clusters,
+            "asked": self.options.clusters,
             "suggested": choice.k,
             "eigenvalues": choice.eigenvalues,
             "gap": choice.gap,
@@ -80,66 +72,29 @@ class CFedBayes(PFedBayes):
             "psi": psi.tolist(),
         }
         sizes = ", ".join(str(labels.count(cluster)) for cluster in range(k))
-        how = "chosen" if self.settings.clusters == 0 else "asked for"
+        how = "chosen" if self.options.clusters == 0 else "asked for"
         self.tell("clusters", k=k, message=f"{k} cluster{'s' * (k > 1)} ({how}) of {sizes} clients.")
+        found = {f"u{label}": self.family.after_extrapolation(total.result()) for label, total in enumerate(sums)}
+        return State(found, facts=Clusters(dict(zip(sites, labels, strict=True))).facts())
 
     # ------------------------------------------------------------------ the rounds
 
-    @property
-    def clusters(self) -> int:
-        return len(self.tensors) if "w" not in self.tensors else 0
+    def expects(self, state: State, site: str, report: Mapping[str, Any]) -> Mapping[str, Part]:
+        if "w" in state.sent:
+            return super().expects(state, site, report)
+        chosen = f"u{chosen_cluster(report, len(state.sent))}"
+        return {"w": Part(chosen, state.sent[chosen])}
 
-    def base_of(self, report: Mapping[str, Any]) -> str:
-        if not self.clusters:
-            return "w"
-        if report.get("cluster") not in range(self.clusters):
-            raise BadReply(f"cluster {report.get('cluster')!r} instead of 0 … {self.clusters - 1}")
-        return f"u{int(report['cluster'])}"
+    def step(self, state: State, came: Came) -> State:
+        if "w" in state.sent:
+            return self.find_clusters(state, came)
+        chosen = {upload.site: chosen_cluster(upload.report, len(state.sent)) for upload in came.uploads}
+        clusters = Clusters.of(state.facts).after(chosen, len(state.sent), self.tell)
+        return replace(super().step(state, came), facts=clusters.facts())
 
-    def share_left_out(self) -> float:
-        """In round 0 everybody is compared with everybody."""
-        return super().share_left_out() if self.clusters else 0.0
-
-    def add(self, upload: Upload, w: Tensor) -> None:
-        if self.clusters:
-            super().add(upload, w)
-        else:
-            self.first[upload.site] = w
-
-    def step(self) -> None:
-        if not self.clusters:
-            self._found()
-            return
-        before = dict(self.members)
-        self.members |= {upload.site: int(upload.report["cluster"]) for upload in self.uploads}
-        self.changes = sum(before.get(site, cluster) != cluster for site, cluster in self.members.items())
-        sizes = Counter(self.members.values())
-        empty = {cluster for cluster in range(self.clusters) if not sizes[cluster]}
-        for cluster in sorted(empty - self.empty):
-            self.tell("warning", message=f"Cluster {cluster} has no clients any more; it keeps its prior.")
-        self.empty = empty
-        super().step()
-
-    def describe(self, row: Row) -> None:
-        row.columns["clusters"] = self.clusters
-        row.columns["cluster_changes"] = self.changes
-        for upload in self.uploads:
-            row.clients[upload.site]["cluster"] = self.members[upload.site]
-        sites = self.roster.sites
-        groups = {site: sites[site].group for site in self.members if site in sites}
-        known = [site for site, group in groups.items() if group is not None]
-        if known:
-            score = adjusted_rand_score(
-                [groups[site] for site in known], [self.members[site] for site in known]
-            )
-            row.columns["adjusted_rand"] = round(float(score), 6)
-
-    def memory(self) -> dict[str, Any]:
-        return {"members": self.members, "empty": sorted(self.empty)}
-
-    def remember(self, memory: Mapping[str, Any]) -> None:
-        self.members = dict(memory["members"])
-        self.empty = set(memory["empty"])
+    def describe(self, state: State, came: Came) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        clusters = Clusters.of(state.facts)
+        return clusters.columns(len(state.sent), came.sites), clusters.of_sites(came)
 
 
 METHOD = CFedBayes

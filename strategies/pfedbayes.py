@@ -1,39 +1,55 @@
 """pFedBayes, the server's half: w ← (1−β)·w + β·mean of the clients' localized global distributions.
 
-`aggregation = "moments"` takes the minimiser of Σ KL(q_i ‖ w), the paper's own lemma, instead of the mean.
+Zhang, Li, Shao, Liu, Zhou, Li: "Federated Learning via Variational Bayesian Inference: Personalization, Sparsity and
+Clustering". `aggregation = "moments"` takes the minimiser of Σ KL(q_i ‖ w), the paper's own lemma, instead of the mean.
 """
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from bayes_core import Gaussian, SpikeSlab, build_family
-from bayes_core.server.aggregate import Mean, Moments
-from bayes_core.server.sparsity import shift
-from strategies.rounds.loop import PersonalStrategy
+from bayes_core import Gaussian
+from bayes_core.families import Family
+from bayes_core.server.aggregate import Aggregate, Mean, Moments
+from fedbayes.protocol.settings import RhoInit, takes
+from strategies.rounds.method import ServerMethod, StepOptions
+from strategies.rounds.state import Fresh, State
 
 
-class PFedBayes(PersonalStrategy):
+class PriorOptions(StepOptions):
+    aggregation: Annotated[Literal["mean", "moments"], takes("mean or moments")]
+    rho_init: RhoInit
+
+
+class PFedBayes(ServerMethod):
     """One prior for all clients."""
 
-    family: Gaussian | SpikeSlab
+    title = "pFedBayes"
+    idea = "every client learns a Gaussian over its network's weights, with one prior for all"
+    paper = "Zhang et al."
+    Options = PriorOptions
+    options: PriorOptions
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        settings = self.settings
-        self.family = build_family(self.family_name(), settings.temperature, settings.lambda_init)
-        self.aggregate_by = Moments if settings.aggregation == "moments" else Mean
+    def __init__(self, *arguments: Any, **given: Any) -> None:
+        super().__init__(*arguments, **given)
+        self.family = self.make_family()
 
-    def family_name(self) -> str:
-        return "gaussian"
+    def make_family(self) -> Family:
+        return Gaussian()
 
-    def initial(self, weights: Tensor) -> dict[str, Tensor]:
-        return {"w": self.family.init(weights, self.settings.rho_init, self.settings.lambda_init)}
+    @property
+    def rho_origin(self) -> float:
+        return self.options.rho_init
 
-    def towards(self, v: Tensor, target: Tensor) -> Tensor:
-        v, share = super().towards(v, target), self.settings.sparsity_target
-        sparse = isinstance(self.family, SpikeSlab) and self.family.gated
-        return shift(v, share) if share and sparse else v
+    def init(self, fresh: Fresh) -> State:
+        return State({"w": self.prior(fresh())})
+
+    def prior(self, weights: Tensor) -> Tensor:
+        """The distribution before the first round, from an ordinary network's weights."""
+        return self.family.init(weights, self.options.rho_init)
+
+    def sum_for(self, state: State, into: str) -> Aggregate:
+        return (Moments if self.options.aggregation == "moments" else Mean)(state.sent[into])
 
 
 METHOD = PFedBayes

@@ -1,4 +1,4 @@
-"""How a distribution travels: one named numpy array for each row, as it is or in 16 bits.
+"""How a distribution travels: one named array for each row, as it is or in 16 bits. The first stage on both sides.
 
 `float32` sends every bit. With `bfloat16` or `float16` half of them, and rounding must neither stop nor bend the run:
 
@@ -11,6 +11,8 @@
 
 A client of the spike-and-slab family leaves out μ and ρ of the weights that it has switched off, λ_i < `OFF`, when that
 takes fewer bytes; the server's own take their place. What is lost is Σ λ_i·KL(N_i ‖ N_w) over these weights.
+
+A tensor that is no distribution (a method may send such) travels as it is, in float32, under the one name `VALUES`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +20,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayes_core.families import Family, SpikeSlab
+from bayes_core.families import Family
 
 FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OFF = 0.02
 KEPT = "kept"  # which weights' μ and ρ are there, one bit each
+VALUES = "values"  # of a tensor that is no distribution
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -55,7 +59,7 @@ class Wire:
         if self.exact:
             return encode(w, self.family.rows)
         arrays = encode(self._coordinates(w) - self._coordinates(received), self.family.rows, self.format)
-        if isinstance(self.family, SpikeSlab) and self.family.gated:
+        if self.family.gated:
             kept = w[2].cpu().numpy() >= OFF
             sparse = {**arrays, "mu": arrays["mu"][kept], "rho": arrays["rho"][kept], KEPT: np.packbits(kept)}
             return min(arrays, sparse, key=_size)
@@ -65,7 +69,7 @@ class Wire:
         """w_i again, given the server's distribution that the client was sent; ValueError as above."""
         if self.exact:
             return decode(arrays, self.family.rows)
-        if sorted(arrays) == sorted((*SpikeSlab.rows, KEPT)):
+        if self.family.gated and sorted(arrays) == sorted((*self.family.rows, KEPT)):
             arrays = _spread(arrays)
         moved = decode(arrays, self.family.rows, self.format)
         if moved.shape != base.shape:
@@ -74,6 +78,40 @@ class Wire:
 
     def _coordinates(self, v: Tensor) -> Tensor:
         return self.family.unconstrain(v.cpu()) - self.origin
+
+    def send(self, v: Tensor, plain: bool = False) -> ArrayRecord:
+        """A record for clients: of a distribution, or of a `plain` tensor."""
+        return record_of({VALUES: _plain(v)} if plain else self.encode(v))
+
+    def receive(self, record: ArrayRecord) -> Tensor:
+        """The reverse, at a client."""
+        arrays = {name: array.numpy() for name, array in record.items()}
+        return torch.from_numpy(arrays[VALUES].copy()) if set(arrays) == {VALUES} else self.decode(arrays)
+
+    def leave(self, upload: Tensor, base: Tensor | None) -> ArrayRecord:
+        """A client's upload as a record; `base` is what it is a change of, None for a tensor that stands alone."""
+        return record_of({VALUES: _plain(upload)} if base is None else self.encode_upload(upload, base))
+
+    def arrive(self, record: ArrayRecord, base: Tensor | None, shape: Sequence[int]) -> Tensor:
+        """The upload again, at the server, or ValueError in words: it comes from another machine."""
+        arrays = {name: array.numpy() for name, array in record.items()}
+        if base is not None:
+            upload = self.decode_upload(arrays, base)
+        elif set(arrays) != {VALUES} or arrays[VALUES].dtype != np.float32:
+            raise ValueError(f"rows {sorted(arrays)} instead of {VALUES} in float32")
+        else:
+            upload = torch.from_numpy(arrays[VALUES].copy())
+        if tuple(upload.shape) != tuple(shape):
+            raise ValueError(f"shape {tuple(upload.shape)} instead of {tuple(shape)}")
+        return upload
+
+
+def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def _plain(v: Tensor) -> NDArray[Any]:
+    return v.detach().cpu().float().contiguous().numpy()
 
 
 def encode(v: Tensor, rows: Sequence[str], format: torch.dtype = torch.float32) -> Arrays:

@@ -1,7 +1,11 @@
-"""Every setting of a run, validated once, on both sides, by one model.
+"""Every setting of a run: those of all methods in one model, and a method's own in small models beside it.
 
 The defaults are not here but in `[tool.flwr.app.config]` of pyproject.toml, the one place Flower and a
 reader look for them. Keys are kebab-case (`local-steps`), attributes snake_case (`local_steps`).
+
+Each half of a method declares, as `Options`, the further settings that it reads. A key that several methods share is
+plain (`zeta`), one that a single method has may carry its name (`pfedme.penalty`). What ships has its defaults in
+pyproject.toml; a method from elsewhere has them in its own models.
 """
 
 import difflib
@@ -9,8 +13,9 @@ import re
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -26,7 +31,8 @@ CONFIDENCE = re.compile(r"off|weight|0?\.\d+")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 RESERVED_RUN_NAMES = {".", "..", "state"}  # OUT/state holds the simulated clients' stores
 SIZE = re.compile(r"small|medium|large|[1-9]\d*\+[1-9]\d*")
-METHOD = re.compile(r"[a-z][a-z0-9_]*")
+PACKAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")  # a method of someone else's: package.module
+METHOD = re.compile(rf"[a-z][a-z0-9_]*|{PACKAGE.pattern}")
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # package.module:function
 DATASET_NAME = re.compile(
     r"[a-z0-9]+"
@@ -59,109 +65,126 @@ def _noise(value: str | float) -> str | float:
     return value
 
 
-def _takes(takes: str, **bounds: Any) -> Any:
+def takes(words: str, **bounds: Any) -> Any:
     """A field whose description says, in the words of an error message, what it takes."""
-    return Field(description=takes, **bounds)
+    return Field(description=words, **bounds)
 
 
-Count = Annotated[int, _takes("a whole number of at least 1", ge=1, le=2**53)]
-Natural = Annotated[int, _takes("a whole number of at least 0", ge=0, le=2**53)]
-Positive = Annotated[float, _takes("a number above 0", gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, _takes("a number of at least 0", ge=0, allow_inf_nan=False)]
-Switch = Annotated[bool, _takes("true or false")]
+def kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+Count = Annotated[int, takes("a whole number of at least 1", ge=1, le=2**53)]
+Natural = Annotated[int, takes("a whole number of at least 0", ge=0, le=2**53)]
+Positive = Annotated[float, takes("a number above 0", gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, takes("a number of at least 0", ge=0, allow_inf_nan=False)]
+Share = Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
+Switch = Annotated[bool, takes("true or false")]
+FamilyName = Annotated[Literal["gaussian", "spike-slab"], takes("gaussian or spike-slab")]
+RhoInit = Annotated[float, takes("a number between -20 and 20", ge=-20, le=20)]
+LambdaInit = Annotated[float, takes("a number above 0 and at most 1", gt=0, le=1)]
+
+
+class Options(BaseModel):
+    """The settings that one half of a method reads beside those of all methods. Subclasses name them."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=kebab, populate_by_name=True)
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        return [str(field.alias) for field in cls.model_fields.values()]
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """From all settings of a run; SettingsError names the key that does not fit."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise SettingsError(_sentence(error, cls)) from None
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Those given by their Python names; the others have their defaults."""
+        aliases = {name: str(field.alias) for name, field in cls.model_fields.items()}
+        if unknown := sorted(set(given) - set(aliases)):
+            raise SettingsError(
+                f"There is no option {unknown[0]!r}; there are {', '.join(aliases) or 'none'}."
+            )
+        return cls.parse(defaults() | {aliases[name]: value for name, value in given.items()})
+
+    def as_config(self) -> dict[str, Any]:
+        return self.model_dump(by_alias=True)
 
 
 class Settings(BaseModel):
     """One run. See docs/settings.md for what each key does."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")
-    )
+    model_config = ConfigDict(extra="allow", frozen=True, alias_generator=kebab)
 
-    method: Annotated[str, _takes("the name of a method, such as pfedbayes or fedavg"), _matches(METHOD)]
-    family: Annotated[
-        Literal["gaussian", "spike-slab"], _takes("gaussian or spike-slab (for methods that leave it open)")
-    ]
+    method: Annotated[str, takes("the name of a method, such as pfedbayes or fedavg"), _matches(METHOD)]
     rounds: Count
     clients_per_round: Natural
     train_all: Switch
     min_clients: Count
 
     local_steps: Count
-    personal_steps: Count
     batch_size: Count
-    mc_samples: Count
-    zeta: NonNegative
-    optimizer: Annotated[Literal["adam", "sgd"], _takes("adam or sgd")]
-    lr_personal: Positive
+    optimizer: Annotated[Literal["adam", "sgd"], takes("adam or sgd")]
     lr_global: Positive
-    lr_lambda: Positive
-    adam_beta2: Annotated[float, _takes("a number above 0 and below 1", gt=0, lt=1)]
-    compile: Annotated[Literal["auto"] | bool, _takes("auto, true or false")]
-    rho_init: Annotated[float, _takes("a number between -20 and 20", ge=-20, le=20)]
-    lambda_init: Annotated[float, _takes("a number above 0 and at most 1", gt=0, le=1)]
-    temperature: Positive
-    sparsity_target: Annotated[float, _takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
-    personal_init: Annotated[Literal["keep", "reset"], _takes("keep or reset")]
-    proximal: NonNegative
+    adam_beta2: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
 
-    clusters: Natural
-    beta: NonNegative
-    aggregation: Annotated[Literal["mean", "moments"], _takes("mean or moments")]
-    weighting: Annotated[Literal["uniform", "examples"], _takes("uniform or examples")]
-
-    wire: Annotated[Literal["float32", "bfloat16", "float16"], _takes("float32, bfloat16 or float16")]
+    wire: Annotated[Literal["float32", "bfloat16", "float16"], takes("float32, bfloat16 or float16")]
     aggregation_confidence: Annotated[
         str,
         BeforeValidator(lambda value: str(value) if type(value) is float else value),
-        _takes("off, weight, or the share of clients to leave out, such as 0.3"),
+        takes("off, weight, or the share of clients to leave out, such as 0.3"),
         _matches(CONFIDENCE),
     ]
 
     eval_every: Count
     eval_samples: Count
-    validation_fraction: Annotated[float, _takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
+    validation_fraction: Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
     temperature_scaling: Switch
 
     dataset: Annotated[
         str,
-        _takes(
+        takes(
             "the name of a data set, a path or package.module:function, as docs/data.md tells", min_length=1
         ),
     ]
-    data_dir: Annotated[str, _takes("a folder", min_length=1)]
+    data_dir: Annotated[str, takes("a folder", min_length=1)]
     layout: Annotated[
         Literal["labels", "iid", "dirichlet", "rotated", "mixed"],
-        _takes("labels, iid, dirichlet, rotated or mixed"),
+        takes("labels, iid, dirichlet, rotated or mixed"),
     ]
-    groups: Annotated[int, _takes("2 or 4 (3 is no multiple of 90°)", ge=2, le=4)]
+    groups: Annotated[int, takes("2 or 4 (3 is no multiple of 90°)", ge=2, le=4)]
     dirichlet_alpha: Positive
-    size: Annotated[str, _takes("small, medium, large, or counts per class such as 50+950"), _matches(SIZE)]
+    size: Annotated[str, takes("small, medium, large, or counts per class such as 50+950"), _matches(SIZE)]
     noisy_clients: Natural
     task: Annotated[
-        Literal["auto", "classification", "regression"], _takes("auto, classification or regression")
+        Literal["auto", "classification", "regression"], takes("auto, classification or regression")
     ]
     noise: Annotated[
-        Literal["learned"] | float, _takes("learned, or a number above 0"), AfterValidator(_noise)
+        Literal["learned"] | float, takes("learned, or a number above 0"), AfterValidator(_noise)
     ]
-    classes: Annotated[str, _takes("names of classes with commas between, or nothing")]
-    target: Annotated[str, _takes("the name of a column, or nothing for the last one")]
-    test_fraction: Annotated[float, _takes("a number above 0 and below 1", gt=0, lt=1)]
-    image_size: Annotated[int, _takes("a whole number from 0 to 4096", ge=0, le=4096)]
-    scale: Annotated[Literal["pooled", "site", "none"], _takes("pooled, site or none")]
-    model: Annotated[str, _takes("dnn, mlp, vgg or package.module:function"), _matches(MODEL)]
+    classes: Annotated[str, takes("names of classes with commas between, or nothing")]
+    target: Annotated[str, takes("the name of a column, or nothing for the last one")]
+    test_fraction: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
+    image_size: Annotated[int, takes("a whole number from 0 to 4096", ge=0, le=4096)]
+    scale: Annotated[Literal["pooled", "site", "none"], takes("pooled, site or none")]
+    model: Annotated[str, takes("dnn, mlp, vgg or package.module:function"), _matches(MODEL)]
 
     seed: Natural
     threads: Count
-    device: Annotated[str, _takes("auto, cpu, cuda, cuda:N or mps", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
+    device: Annotated[str, takes("auto, cpu, cuda, cuda:N or mps", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
     round_timeout: Positive
     wait_timeout: Positive
     run_name: Annotated[
-        str, _takes("letters, digits, '.', '_' and '-' (not '.', '..' or 'state')"), AfterValidator(_run_name)
+        str, takes("letters, digits, '.', '_' and '-' (not '.', '..' or 'state')"), AfterValidator(_run_name)
     ]
-    out_dir: Annotated[str, _takes("a folder", min_length=1)]
+    out_dir: Annotated[str, takes("a folder", min_length=1)]
     resume: Switch
-    resume_with: Annotated[str, _takes("the names of settings with commas between, or *")]
+    resume_with: Annotated[str, takes("the names of settings with commas between, or *")]
 
     @model_validator(mode="after")
     def _fit_together(self) -> "Settings":
@@ -174,11 +197,25 @@ class Settings(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "Settings":
-        """All keys at once, as Flower hands them over (defaults merged with a run's own)."""
+        """All keys at once, as Flower hands them over (defaults merged with a run's own).
+
+        A method's own are kept as they come: its halves check them, each what it reads.
+        """
         try:
-            return cls.model_validate(dict(values))
+            settings = cls.model_validate(dict(values))
         except ValidationError as error:
-            raise SettingsError(_sentence(error)) from None
+            raise SettingsError(_sentence(error, cls)) from None
+        unknown = [] if settings.is_foreign else sorted(set(settings.model_extra or ()) - set(defaults()))
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], list(defaults()), 1)
+            hint = f'; did you mean "{close[0]}"?' if close else "; docs/settings.md lists them all."
+            raise SettingsError(f'There is no setting "{unknown[0]}"{hint}')
+        return settings
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the method comes from a package of its own."""
+        return "." in self.method
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -204,9 +241,10 @@ class Settings(BaseModel):
                 )
 
     @property
-    def own_functions(self) -> list[str]:
-        """The user's own functions that this run calls."""
-        return [name for name in (self.model, self.dataset) if FUNCTION.fullmatch(name)]
+    def user_code(self) -> list[str]:
+        """The user's own functions and packages that this run calls."""
+        functions = [name for name in (self.model, self.dataset) if FUNCTION.fullmatch(name)]
+        return [*functions, self.method] if self.is_foreign else functions
 
     def made_name(self) -> str:
         """METHOD-DATASET-TIME, for a run without a name."""
@@ -218,19 +256,15 @@ class Settings(BaseModel):
         return self.model_dump(by_alias=True)
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     first = error.errors()[0]
     if not first["loc"]:
         return str(first["ctx"]["error"])  # settings that do not fit together say so themselves
     key = str(first["loc"][0])
-    fields = {field.alias: field for field in Settings.model_fields.values()}
-    if first["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(key, [name for name in fields if name], 1)
-        hint = f'; did you mean "{close[0]}"?' if close else "; docs/settings.md lists them all."
-        return f'There is no setting "{key}"{hint}'
     if first["type"] == "missing":
         return f'The setting "{key}" is missing; the defaults are in pyproject.toml, [tool.flwr.app.config].'
-    return f'The setting "{key}" takes {fields[key].description}, not "{first["input"]}".'
+    words = {field.alias: field.description for field in model.model_fields.values()}
+    return f'The setting "{key}" takes {words.get(key) or "something else"}, not "{first["input"]}".'
 
 
 def app_file() -> Path:
@@ -242,5 +276,18 @@ def app_file() -> Path:
 
 def defaults() -> dict[str, Any]:
     """Every setting's default, read from the app's pyproject.toml."""
-    config: dict[str, Any] = tomllib.loads(app_file().read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
-    return config
+    return dict(_defaults(app_file()))
+
+
+@cache
+def _defaults(file: Path) -> dict[str, Any]:
+    config = tomllib.loads(file.read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
+    return flattened(config)
+
+
+def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables of a method's own settings with dots, as Flower hands them over: `pfedme.penalty`."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found

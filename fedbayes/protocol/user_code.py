@@ -32,3 +32,32 @@ def find(name: str) -> Callable[..., Any]:
 def problem(error: Exception) -> str:
     """An exception of the user's code on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def find_half(package: str, method: str, foreign: str) -> Any:
+    """One half of a method: what `package.METHOD` calls METHOD; for `package.module`, its module `foreign`.
+
+    UserCodeError says in one sentence what is missing.
+    """
+    name = f"{method}.{foreign}" if "." in method else f"{package}.{method}"
+    try:
+        return import_module(name).METHOD
+    except ModuleNotFoundError as error:
+        if "." not in method and error.name == name:
+            where = name.replace(".", "/")
+            raise UserCodeError(f'There is no method "{method}": {where}.py is missing.') from None
+        if "." not in method:
+            raise
+        what = f'there is no module "{error.name}" on this machine'
+        raise UserCodeError(
+            f"method={method} cannot be imported: {what}; the package needs the modules server and client, each with "
+            "a METHOD; start from the folder that holds it, or name that folder in PYTHONPATH."
+        ) from None
+    except AttributeError as error:
+        if "METHOD" not in str(error):
+            raise
+        raise UserCodeError(f"method={method} cannot be used: {name} has no METHOD.") from None
+    except Exception as error:
+        if "." not in method:
+            raise
+        raise UserCodeError(f"method={method} cannot be imported: {problem(error)}.") from error

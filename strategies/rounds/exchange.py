@@ -1,4 +1,4 @@
-"""One exchange with the sites: messages out, a few at a time, and each reply in as it arrives.
+"""One exchange with the sites: who is asked to do what, messages out, a few at a time, each reply in as it arrives.
 
 Flower's own `send_and_receive` returns when the last reply is there, so that all of them lie in memory at once, and
 looks for replies every 0.1 s in a simulation and every 3 s in a deployment. And a simulation looks through nodes ×
@@ -8,14 +8,20 @@ second each time. So here replies are handed on one by one, and a simulation is 
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Message, RecordDict
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from torch import Tensor
 
-from strategies.rounds.replies import array_bytes, reason_of
+from fedbayes.protocol.messages import EVALUATE, EXCHANGE, ROUND, TRAIN, UPLOAD
+from fedbayes.protocol.streams import stream
+
+if TYPE_CHECKING:
+    from strategies.rounds.roster import Site
 
 # Looking for replies: soon after the last one, then less and less often, so that waiting costs little either way. Not
 # sooner than that: each look takes processor time from the clients of a simulation.
@@ -23,6 +29,8 @@ SOONEST, LATEST, SHARE = 0.03, 1.0, 0.03  # seconds, seconds, and of the time si
 PAIRS = 6000  # of nodes and messages that a simulation looks through in about 0.02 s
 TOGETHER = 8  # replies that may be in memory at once
 FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
+REASON_LENGTH = 200
+Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
 GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited
 
 
@@ -134,3 +142,64 @@ def _pull(grid: Grid, message_ids: list[str]) -> Iterator[Message]:
 
 def _sorted(by_site: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(by_site.items()))
+
+
+def sample(online: Sequence[str], share: int, *words: int | str) -> list[str]:
+    """`share` of the sites that can be reached (0 = all), by a generator from these words."""
+    if share == 0 or share >= len(online):
+        return list(online)
+    chosen = torch.randperm(len(online), generator=stream(*words))[:share]
+    return sorted(online[i] for i in chosen.tolist())
+
+
+def tasks_of(
+    sampled: Sequence[str], online: Sequence[str], upload: bool, evaluate: bool, train_all: bool
+) -> dict[str, Task]:
+    """Train and upload, train only, or (when due) evaluate only; a site with nothing to do is left out."""
+    tasks = {site: {TRAIN: True, UPLOAD: upload, EVALUATE: evaluate} for site in sampled}
+    if train_all or evaluate:
+        rest = {TRAIN: train_all, UPLOAD: False, EVALUATE: evaluate}
+        tasks |= {site: rest for site in online if site not in tasks}
+    return tasks
+
+
+def compose(
+    send: Callable[[str], Mapping[str, Tensor]],
+    encode: Callable[[str, Tensor], ArrayRecord],
+    tasks: Mapping[str, Task],
+    said: Mapping[str, str | int | bool],
+    sites: Mapping[str, "Site"],
+    timeout: float,
+) -> dict[str, Message]:
+    """Every site gets what the method sends it; a tensor that several sites get is encoded once.
+
+    `said` is what all of them are told: the run's name and UUID, its settings, the round.
+    """
+    encoded: dict[int, ArrayRecord] = {}
+    messages = {}
+    for site, task in tasks.items():
+        records: dict[str, Any] = {}
+        for name, tensor in send(site).items():
+            if id(tensor) not in encoded:
+                encoded[id(tensor)] = encode(name, tensor)
+            records[name] = encoded[id(tensor)]
+        messages[site] = Message(
+            RecordDict({**records, EXCHANGE: ConfigRecord({**said, **task})}),
+            dst_node_id=sites[site].node,
+            message_type="train" if task[TRAIN] else "evaluate",
+            group_id=str(said[ROUND]),
+            ttl=timeout + GRACE,
+        )
+    return messages
+
+
+def reason_of(reply: Message) -> str:
+    """The client's own words where Flower passes them on, without the wrapping and on one line."""
+    text = " ".join((reply.error.reason or f"error code {reply.error.code}").split())
+    text = text.split(":<'", 1)[-1].removesuffix("'>")
+    return text if len(text) <= REASON_LENGTH else text[:REASON_LENGTH] + "…"
+
+
+def array_bytes(content: RecordDict) -> int:
+    """Bytes of the arrays in a message: what grows with the model."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())

@@ -1,231 +1,196 @@
-"""The round loop that every method shares; a method adds only its own arithmetic.
+"""The rounds of a run: the loop that drives a method.
 
-One exchange a round: the server's distributions go out, each client measures them and its personal model
-(when due), trains, and sends its localized global distribution back. Row t of the metrics describes the
-models after t rounds; it is measured at the start of exchange t+1, so evaluation costs no exchange of its
-own, except for one that ends the run.
+One exchange per round: the method's tensors go out, each client measures them and its personal model (when due),
+trains, and sends its upload back. Row t of the metrics describes the models after t rounds; it is measured at the start
+of exchange t+1, so evaluation costs no exchange of its own, except for one that ends the run.
 
-Flower's ready-made FedAvg is not reused: it samples by node id (which changes from run to run), sums in
-float32 in the order of arrival, and spends two exchanges a round.
+Flower's ready-made loop is not used: it spends two exchanges per round, and holds all replies at once.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from torch import Tensor
 
 from bayes_core.families import is_finite
 from bayes_core.predict.metrics import tally_lengths
+from fedbayes.protocol.codec import Wire
+from fedbayes.protocol.messages import CLOSING, NOTES, ROUND, UNCERTAINTY
 from fedbayes.protocol.settings import Settings
-from strategies.rounds.confidence import HeldBack, check_uncertainty
 from strategies.rounds.evidence import evidence
-from strategies.rounds.exchange import Exchange
+from strategies.rounds.exchange import Exchange, Task, compose, sample, tasks_of
+from strategies.rounds.intake import Intake
 from strategies.rounds.measures import Columns, measure
-from strategies.rounds.messages import Task, compose, sample, tasks_of
 from strategies.rounds.method import ServerMethod
-from strategies.rounds.outliers import Outliers
-from strategies.rounds.records import Journal, Row, Upload
-from strategies.rounds.replies import BadReply, read_upload
+from strategies.rounds.replies import BadReply
 from strategies.rounds.roster import Roster, StrategyError
+from strategies.rounds.stages import stages_of
+from strategies.rounds.state import KEPT, Came, State
 
 ATTEMPTS = 3  # at one round, before the run ends for want of clients
 
 
-class PersonalStrategy(ServerMethod, Strategy):
-    """Sampling, failures, evaluation, checkpoints. Subclasses say what is sent and how it is combined."""
+class Journal(Protocol):
+    """Where a run is written down; the server app's run folder is one."""
+
+    def append(self, row: Columns, clients: Sequence[Columns], evidence: Mapping[str, Any] | None) -> None: ...
+
+    def keep(self, name: str, evidence: Mapping[str, Any]) -> None: ...
+
+    def save_checkpoint(
+        self, server_round: int, tensors: Mapping[str, Tensor], memory: Mapping[str, Any]
+    ) -> None: ...
+
+
+@dataclass
+class Row:
+    """One round as the CSV files tell it, for the federation and for each site."""
+
+    columns: Columns
+    clients: dict[str, Columns] = field(default_factory=dict)
+    evidence: dict[str, Any] | None = None  # of an evaluated round: what only the report needs
+
+    def add_measures(self, pooled: Columns, each: Mapping[str, Columns]) -> None:
+        self.columns |= pooled
+        for site, columns in each.items():
+            self.clients[site] = {"status": "idle"} | self.clients.get(site, {}) | columns
+
+    def client_rows(self) -> list[Columns]:
+        number = self.columns["round"]
+        return [{"round": number, "site": site, **self.clients[site]} for site in sorted(self.clients)]
+
+
+class Loop:
+    """One run of a method: sampling, failures, evaluation, checkpoints."""
 
     def __init__(
-        self, settings: Settings, roster: Roster, identity: Mapping[str, str], tell: Callable[..., None]
+        self,
+        method: ServerMethod,
+        settings: Settings,
+        roster: Roster,
+        identity: Mapping[str, str],
+        tell: Callable[..., None],
     ) -> None:
-        super().__init__(settings, roster, tell)
-        self.identity = dict(identity)  # the run's name and UUID, for the clients' stores
-        self.attempt = 0
+        self.method, self.settings, self.roster, self.tell = method, settings, roster, tell
+        self.identity = dict(identity)  # the run's name and UUID, its settings and what was agreed on
+        self.codec = Wire(method.family, settings.wire, method.rho_origin)
+        self.stages = stages_of(settings, method)
+        self.state = State({})
         self.exchange = Exchange({}, 0.0)
-        self.sampled: list[str] = []  # the sites whose training counts in this exchange
-        self.outliers = Outliers()
-        self.held_back = HeldBack(0.0, 0)
-        self.left_out: list[str] = []  # of the usable uploads, by `aggregation-confidence`
 
-    # ------------------------------------------------------------------ the loop
-
-    def start(self, grid: Grid, journal: Journal, memory: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def run(self, grid: Grid, journal: Journal, state: State, memory: Mapping[str, Any]) -> None:
         """All rounds after the one that `memory`, a checkpoint's, speaks of; then the closing exchange."""
-        done = int(memory.get("round", 0))
+        self.state = state
+        done = int(memory["round"]) if memory else -self.method.openings
         closed = bool(memory.get("closed"))  # that checkpoint had ended the run, which now goes on
-        if memory:
-            self.remember(memory["method"])
-            self.outliers = Outliers(memory.get("outliers", ()))
-            row = Row(memory["row"], memory["clients"])
-        else:
-            row = self.prepare(grid, journal)
-        for server_round in range(done + 1, self.settings.rounds + 1):
-            due = self._is_due(server_round - 1) or (closed and server_round == done + 1)
-            next_row = self._train(grid, server_round, due)
+        row = Row(memory["row"], memory["clients"]) if memory else Row({"round": done})
+        # Before stages had names, outliers stood alone.
+        said = memory.get("stages", {"outliers": memory.get("outliers", [])})
+        for stage in self.stages:
+            stage.remember(said.get(stage.name))
+        for number in range(done + 1, self.settings.rounds + 1):
+            due = self._is_due(number - 1) or (closed and number == done + 1)
+            next_row = self._train(grid, journal, number, due)
             if due:
                 self._measure(row)
-            journal.append(row.columns, row.client_rows(), row.evidence)
+            if number > 0:
+                journal.append(row.columns, row.client_rows(), row.evidence)
             row = next_row
-            self.checkpoint(journal, row, closed=False)
-            self.tell("round", rounds=self.settings.rounds, **row.columns)
-        last = self.settings.rounds
-        self.configure_evaluate(last + 1, ArrayRecord(), ConfigRecord(), grid)
-        self.aggregate_evaluate(last + 1, self.exchange.conduct(grid))
+            self._checkpoint(journal, row, closed=False)
+            if number > 0:
+                self.tell("round", rounds=self.settings.rounds, **row.columns)
+        self._close(grid, self.settings.rounds + 1)
         self._measure(row)
         journal.append(row.columns, row.client_rows(), row.evidence)
-        self.checkpoint(journal, row, closed=True)
+        self._checkpoint(journal, row, closed=True)
 
     def _is_due(self, number: int) -> bool:
         """Whether the models after so many rounds are measured; round 1 always is, where most is learned."""
-        return number == 1 or number % self.settings.eval_every == 0
-
-    def _train(self, grid: Grid, server_round: int, due: bool) -> Row:
-        """Exchange t, repeated while too few replies can be used; what is known of row t already."""
-        for self.attempt in range(ATTEMPTS):
-            self.roster.refresh()
-            self.configure_train(server_round, ArrayRecord(), ConfigRecord({"evaluate": due}), grid)
-            aggregated, _ = self.aggregate_train(server_round, self.exchange.conduct(grid))
-            if aggregated is not None:
-                return self._row(server_round)
-            trouble = f"Round {server_round}: fewer than {self._quorum()} usable replies{self._failures()}"
-            self.tell("warning", message=f"{trouble} (attempt {self.attempt + 1} of {ATTEMPTS}).")
-        raise StrategyError(f"{trouble}, {ATTEMPTS} times; all rounds up to {server_round - 1} are saved.")
-
-    def _measure(self, row: Row) -> None:
-        """The measures in the latest replies describe the models before that exchange: `row`."""
-        replies, number = self.exchange.replies, row.columns["round"]
-        pooled, each = measure(replies, self._examples(), self._lengths())
-        row.add_measures(pooled, each)
-        parameters = next(iter(self.tensors.values())).shape[1]
-        row.evidence = evidence(replies, self.roster.sites, parameters, self._lengths())
-        for site in sorted(set(self.roster.sites) - set(each)):
-            reason = replies.failures.get(site, "it cannot be reached")
-            self.tell(
-                "warning", message=_sentence(f"Site {site} was not measured for row {number}: {reason}")
-            )
-        self.tell("evaluated", round=number, rounds=self.settings.rounds, **pooled)
-
-    def checkpoint(self, journal: Journal, row: Row, closed: bool) -> None:
-        memory = {
-            "round": row.columns["round"],
-            "row": row.columns,
-            "clients": row.clients,
-            "closed": closed,
-            "method": self.memory(),
-            "outliers": self.outliers.medians,
-        }
-        journal.save_checkpoint(row.columns["round"], self.tensors, memory)
-
-    # ------------------------------------------------------------------ Flower's hooks
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """One message a site: train and upload, train only, or (when due) evaluate only.
-
-        `arrays` is not used: a strategy holds its distributions, one or several, in `tensors`.
-        """
-        self.sampled = self.sample(server_round)
-        upload, evaluate = self.wants_uploads, bool(config["evaluate"])
-        tasks = tasks_of(self.sampled, self.roster.online, upload, evaluate, self.settings.train_all)
-        return self._compose(server_round, tasks)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add up the usable uploads as they arrive; (None, None) when they are too few."""
-        self._receive(replies)
-        for site, reason in self.exchange.replies.failures.items():
-            self.tell("warning", message=_sentence(f"Site {site} dropped from this round: {reason}"))
-        if len(self.uploads) < self._quorum():
-            return None, None
-        before = dict(self.tensors)
-        self.step()
-        if not all(is_finite(tensor) for tensor in self.tensors.values()):
-            self.tensors = before
-            raise StrategyError(
-                f"Round {server_round}: the server's step left the finite numbers (beta={self.settings.beta}); "
-                "everything before it is saved."
-            )
-        self.aggregates = {}  # as large as all the rest
-        return ArrayRecord(), MetricRecord({"clients_ok": len(self.uploads)})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Evaluate-only messages to every site that can be reached."""
-        self.roster.refresh()
-        self.sampled = []
-        tasks = tasks_of([], self.roster.online, upload=False, evaluate=True, train_all=False)
-        return self._compose(server_round, tasks)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The metrics pooled over all clients' test examples."""
-        self._receive(replies)
-        return MetricRecord(measure(self.exchange.replies, self._examples(), self._lengths())[0]) or None
-
-    def _examples(self) -> dict[str, int]:
-        return {name: site.n_test for name, site in self.roster.sites.items()}
-
-    def _lengths(self) -> dict[str, int]:
-        return tally_lengths(next(iter(self.roster.sites.values())).classes)
-
-    def summary(self) -> None:
-        """The start event tells it."""
+        return number == 1 or (number >= 0 and number % self.settings.eval_every == 0)
 
     # ------------------------------------------------------------------ one exchange
 
-    def sample(self, server_round: int) -> list[str]:
-        """S of the sites that can be reached."""
-        share = self.settings.clients_per_round
-        return sample(self.roster.online, share, self.settings.seed, "sample", server_round, self.attempt)
+    def _train(self, grid: Grid, journal: Journal, number: int, due: bool) -> Row:
+        """Exchange t, repeated while too few replies can be used; what is known of row t already."""
+        for attempt in range(ATTEMPTS):
+            self.roster.refresh()
+            online, upload = self.roster.online, self.method.traits.uploads
+            sampled = self._sample(number, attempt)
+            self._compose(number, tasks_of(sampled, online, upload, due, self.settings.train_all))
+            came = self._receive(self.exchange.conduct(grid), number, sampled)
+            for site, reason in self.exchange.replies.failures.items():
+                self.tell("warning", message=_sentence(f"Site {site} dropped from this round: {reason}"))
+            if len(came.uploads) >= self._quorum():
+                self._step(number, came)
+                for name, document in came.documents.items():
+                    journal.keep(name, document)
+                return self._row(number, sampled, came)
+            trouble = f"Round {number}: fewer than {self._quorum()} usable replies{self._failures()}"
+            self.tell("warning", message=f"{trouble} (attempt {attempt + 1} of {ATTEMPTS}).")
+        raise StrategyError(f"{trouble}, {ATTEMPTS} times; all rounds up to {number - 1} are saved.")
 
-    def _compose(self, server_round: int, tasks: Mapping[str, Task]) -> list[Message]:
-        timeout = self.settings.round_timeout
-        said: dict[str, str | int] = {**self.identity, "round": server_round}
-        messages = compose(self.tensors, self.wire, tasks, said, self.roster.sites, timeout)
+    def _close(self, grid: Grid, number: int) -> None:
+        """Every site that can be reached measures its models, and keeps what it makes of those it received."""
+        self.roster.refresh()
+        tasks = tasks_of([], self.roster.online, upload=False, evaluate=True, train_all=False)
+        self._compose(number, tasks, closing=True)
+        self._receive(self.exchange.conduct(grid), number, [])
+
+    def _sample(self, number: int, attempt: int) -> list[str]:
+        """S of the sites that can be reached; all of them before round 1, or where a method needs them."""
+        everybody = number < 1 or self.method.traits.every_site
+        share = 0 if everybody else self.settings.clients_per_round
+        return sample(self.roster.online, share, self.settings.seed, "sample", number, attempt)
+
+    def _compose(self, number: int, tasks: Mapping[str, Task], closing: bool = False) -> None:
+        timeout, method, state = self.settings.round_timeout, self.method, self.state
+        said = {**self.identity, ROUND: number, CLOSING: closing}
+
+        def encode(name: str, tensor: Tensor) -> ArrayRecord:
+            return self.codec.send(tensor, name in method.plain)
+
+        messages = compose(
+            lambda site: method.send(state, site), encode, tasks, said, self.roster.sites, timeout
+        )
         self.exchange = Exchange(messages, timeout)
-        return list(self.exchange.messages.values())
 
-    def _receive(self, replies: Iterable[Message]) -> None:
-        self.uploads, self.aggregates = [], {}
-        self.held_back = HeldBack(self.share_left_out(), len(self.sampled))
+    def _receive(self, replies: Iterable[Message], number: int, sampled: Sequence[str]) -> Came:
+        """Take the uploads in as they arrive; who failed, and what sites note, is known at the end."""
+        sites, wanted = self.roster.sites, set(sampled)
+        intake = Intake(self.method, self.state, self.codec, self.stages, number, len(sampled), sites)
         unusable: dict[str, str] = {}
         for site, content in self.exchange.read(replies):
             try:
-                if site in self.sampled:
-                    self._take(site, content)
+                if site in wanted:
+                    intake.take(site, sites[site].n_train, content)
             except BadReply as error:
                 unusable[site] = str(error)  # its measures, checked on their own, may still be good
             for name in list(content.array_records):
                 del content[name]  # what remains is small
-        for upload, w in self.held_back.settle(len(self.uploads)):
-            self.add(upload, w)
-        self.left_out = [upload.site for upload, _ in self.held_back.held]
-        self.held_back.held.clear()
-        self.outliers.close_round()
-        self.uploads.sort(key=lambda upload: upload.site)
         failures = self.exchange.replies.failures | unusable
         self.exchange.replies.failures = dict(sorted(failures.items()))
         for site, content in self.exchange.replies.content.items():
-            for note in dict(content.get("notes", {})).values():
+            for note in dict(content.get(NOTES, {})).values():
                 self.tell("warning", message=f"Site {site}: {note!s}.")
+        return intake.close()
 
-    def _take(self, site: str, content: RecordDict) -> None:
-        """Use the upload in a reply, or BadReply."""
-        upload = Upload(site, self.roster.sites[site].n_train, dict(content.get("report", {})))
-        base = self.tensors[self.base_of(upload.report)]
-        if self.settings.aggregation_confidence != "off":
-            check_uncertainty(upload.report)
-        if self.wants_uploads:
-            w = read_upload(content, self.wire, base)
-            self.outliers.judge(w, base, self.family)
-            for one, distribution in self.held_back.offer(upload, w):
-                self.add(one, distribution)
-        self.uploads.append(upload)
+    def _step(self, number: int, came: Came) -> None:
+        after = self.method.step(self.state, came)
+        if not all(is_finite(tensor) for tensor in (*after.sent.values(), *after.kept.values())):
+            beta = getattr(self.method.options, "beta", None)
+            raise StrategyError(
+                f"Round {number}: the server's step left the finite numbers (beta={beta}); everything before it is "
+                "saved."
+            )
+        came.sums.clear()  # as large as all the rest
+        self.state = after
 
     def _quorum(self) -> int:
+        if self.method.traits.every_site:
+            return len(self.roster.sites)
         share = self.settings.clients_per_round
         return min(self.settings.min_clients, share) if share else self.settings.min_clients
 
@@ -233,30 +198,60 @@ class PersonalStrategy(ServerMethod, Strategy):
         reasons = [f"site {site}: {reason}" for site, reason in self.exchange.replies.failures.items()]
         return f" ({'; '.join(reasons[:3])})" if reasons else ""
 
-    def _row(self, server_round: int) -> Row:
+    # ------------------------------------------------------------------ what is written down
+
+    def _row(self, number: int, sampled: Sequence[str], came: Came) -> Row:
         """Row t as far as exchange t tells it."""
         current, failures = self.exchange, self.exchange.replies.failures
         clients: dict[str, Columns] = {
             site: {"status": f"failed: {failures[site]}" if site in failures else "ok"}
             for site in current.messages
-            if site in failures or site in self.sampled
+            if site in failures or site in sampled
         }
+        for upload in came.uploads:
+            if UNCERTAINTY in upload.report:
+                clients[upload.site]["uncertainty"] = round(float(upload.report[UNCERTAINTY]), 6)
+        for site in came.left_out:
+            clients[site]["status"] = "left out"
+        own, of_sites = self.method.describe(self.state, came)
         columns = {
-            "round": server_round,
-            "clients_ok": len(self.uploads),
+            "round": number,
+            "clients_ok": len(came.uploads),
             "clients_failed": len(failures),
             "seconds": round(current.seconds, 3),
             "bytes_up": current.bytes_up,
             "bytes_down": current.bytes_down,
         }
-        for upload in self.uploads:
-            if "uncertainty" in upload.report:
-                clients[upload.site]["uncertainty"] = round(float(upload.report["uncertainty"]), 6)
-        for site in self.left_out:
-            clients[site]["status"] = "left out"
-        row = Row(columns, clients)
-        self.describe(row)
-        return row
+        for site, more in of_sites.items():
+            clients.setdefault(site, {}).update(more)
+        return Row(own | columns, clients)
+
+    def _measure(self, row: Row) -> None:
+        """The measures in the latest replies describe the models before that exchange: `row`."""
+        replies, number, sites = self.exchange.replies, row.columns["round"], self.roster.sites
+        lengths = tally_lengths(next(iter(sites.values())).classes)
+        pooled, each = measure(replies, {name: site.n_test for name, site in sites.items()}, lengths)
+        row.add_measures(pooled, each)
+        parameters = next(iter(self.state.sent.values())).shape[-1]
+        row.evidence = evidence(replies, sites, parameters, lengths)
+        for site in sorted(set(sites) - set(each)):
+            reason = replies.failures.get(site, "it cannot be reached")
+            words = _sentence(f"Site {site} was not measured for row {number}: {reason}")
+            self.tell("warning", message=words)
+        self.tell("evaluated", round=number, rounds=self.settings.rounds, **pooled)
+
+    def _checkpoint(self, journal: Journal, row: Row, closed: bool) -> None:
+        """The state after a round, with what the next one needs to know of it."""
+        tensors = {**self.state.sent, **{KEPT + name: tensor for name, tensor in self.state.kept.items()}}
+        memory = {
+            "round": row.columns["round"],
+            "row": row.columns,
+            "clients": row.clients,
+            "closed": closed,
+            "method": dict(self.state.facts),
+            "stages": {stage.name: stage.memory() for stage in self.stages},
+        }
+        journal.save_checkpoint(row.columns["round"], tensors, memory)
 
 
 def _sentence(words: str) -> str:

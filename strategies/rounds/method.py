@@ -1,81 +1,99 @@
-"""What the server's half of a method is: what it starts from, what an upload adds to, and the step that follows."""
+"""The server's half of a method: what it starts from, what it sends, what an upload is, and the step that follows.
+
+A method is a few functions on a `State`, which is plain data; the loop (loop.py) drives them, and a checkpoint is that
+state and nothing else. The same object is a Flower strategy (flower.py) for those who have apps of their own.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
-from flwr.serverapp import Grid
 from torch import Tensor
 
 from bayes_core import extrapolate
 from bayes_core.families import Family
 from bayes_core.server.aggregate import Aggregate, Mean
-from fedbayes.protocol.codec import Wire
-from fedbayes.protocol.settings import Settings
-from strategies.rounds.confidence import share_of, weight_of
-from strategies.rounds.records import Journal, Row, Upload
-from strategies.rounds.roster import Roster
+from fedbayes.protocol.columns import Column
+from fedbayes.protocol.settings import NonNegative, Options, Settings, SettingsError, takes
+from strategies.rounds.flower import FlowerStrategy
+from strategies.rounds.state import Came, Fresh, Part, State, Traits
+
+Weighting = Annotated[Literal["uniform", "examples"], takes("uniform or examples")]
 
 
-class ServerMethod:
-    """One method at the server; strategies/rounds/loop.py asks it in every round."""
+class StepOptions(Options):
+    """The settings of the default step."""
 
+    beta: NonNegative
+    weighting: Weighting
+
+
+class ServerMethod(FlowerStrategy):
+    """One method at the server. Subclasses say only in what they differ from FedAvg's shape."""
+
+    title: ClassVar[str] = ""
+    idea: ClassVar[str] = ""  # half a sentence for the report
+    paper: ClassVar[str] = ""
+    traits: ClassVar[Traits] = Traits()
+    columns: ClassVar[tuple[Column, ...]] = ()  # further ones in rounds.csv and clients.csv
+    plain: ClassVar[frozenset[str]] = frozenset()  # names of sent tensors that are no distributions
+    openings: ClassVar[int] = 0  # exchanges with all sites before round 1; the last of them is round 0
+    Options: ClassVar[type[Options]] = StepOptions
+    options: Any
     family: Family
-    aggregate_by: type[Aggregate] = Mean  # the paper's mean, unless a method offers another
-    wants_uploads = True
 
-    def __init__(self, settings: Settings, roster: Roster, tell: Callable[..., None]) -> None:
-        self.settings = settings
-        self.roster = roster
-        self.tell = tell
-        self.tensors: dict[str, Tensor] = {}  # all the server knows: what a checkpoint holds
-        self.uploads: list[Upload] = []  # of this exchange, in the order of the site ids …
-        self.aggregates: dict[str, Aggregate] = {}  # … and what they add up to, for each of the `tensors`
+    def __init__(
+        self, options: Options | None = None, *, seed: int = 1, tell: Callable[..., None] | None = None, **given: Any
+    ) -> None:
+        """`options` as parsed from a run's settings, or some of them by name; the others have their defaults."""
+        super().__init__(**{name: given.pop(name) for name in self.FLOWER & given.keys()})
+        self.options = options or self.Options.of(**given)
+        self.seed = seed
+        self.tell = tell or (lambda event, **said: None)
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """SettingsError where the method cannot do what is asked for."""
+        if cls.traits.every_site and settings.clients_per_round:
+            raise SettingsError(
+                f"method={settings.method} needs every site in every round; leave clients-per-round out (0 = all)."
+            )
 
     @property
-    def wire(self) -> Wire:
-        return Wire(self.family, self.settings.wire, self.settings.rho_init)
+    def rho_origin(self) -> float:
+        """Where ρ starts, for codecs that send its distance from there."""
+        return 0.0
 
     @abstractmethod
-    def initial(self, weights: Tensor) -> dict[str, Tensor]:
-        """The server's distributions before the first round, from an ordinary network's weights."""
+    def init(self, fresh: Fresh) -> State:
+        """The state before the first exchange. `fresh()` gives the common start, `fresh(k)` another one for each k."""
 
-    def base_of(self, report: Mapping[str, Any]) -> str:
-        """Which of the server's distributions an upload started from; BadReply for an impossible report."""
-        return "w"
+    def send(self, state: State, site: str) -> Mapping[str, Tensor]:
+        """What this site receives. A tensor that several sites receive is encoded once."""
+        return state.sent
 
-    def add(self, upload: Upload, w: Tensor) -> None:
-        """Use one upload; it is not kept."""
-        base = self.base_of(upload.report)
-        if base not in self.aggregates:
-            self.aggregates[base] = self.aggregate_by(self.tensors[base])
-        examples = float(upload.n_train) if self.settings.weighting == "examples" else 1.0
-        sure = weight_of(self.settings.aggregation_confidence, upload.report)
-        self.aggregates[base].add(w, examples * sure)
+    def expects(self, state: State, site: str, report: Mapping[str, Any]) -> Mapping[str, Part]:
+        """The parts of this site's upload; BadReply for an impossible report."""
+        return {"w": Part("w", state.sent["w"])}
 
-    def share_left_out(self) -> float:
-        """Of this exchange's uploads: the least certain ones."""
-        return share_of(self.settings.aggregation_confidence)
+    def holds(self, number: int) -> bool:
+        """Whether this round's uploads are kept until the step, instead of being added up as they arrive."""
+        return self.traits.single_uploads
 
-    def step(self) -> None:
+    def sum_for(self, state: State, into: str) -> Aggregate:
+        """An empty sum: the paper's mean, unless a method offers another."""
+        return Mean(state.sent[into])
+
+    def step(self, state: State, came: Came) -> State:
         """w ← (1−β)·w + β·mean of the uploads, when all of them are in."""
-        for base, aggregate in self.aggregates.items():
-            self.tensors[base] = self.towards(self.tensors[base], aggregate.result())
+        moved = {into: self.towards(state.sent[into], total.result()) for into, total in came.sums.items()}
+        return replace(state, sent={**state.sent, **moved})
 
     def towards(self, v: Tensor, target: Tensor) -> Tensor:
         """The (1−β) extrapolation, within the family."""
-        return self.family.after_extrapolation(extrapolate(v, target, self.settings.beta))
+        return self.family.after_extrapolation(extrapolate(v, target, self.options.beta))
 
-    def prepare(self, grid: Grid, journal: Journal) -> Row:
-        """What comes before round 1; gives row 0."""
-        return Row({"round": 0})
-
-    def describe(self, row: Row) -> None:
-        """Add a method's own columns to the row of a round."""
-
-    def memory(self) -> dict[str, Any]:
-        """What else a method must know after a resume; JSON."""
-        return {}
-
-    def remember(self, memory: Mapping[str, Any]) -> None:
-        """The reverse of `memory`."""
+    def describe(self, state: State, came: Came) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """The method's own columns after a step: of the round, and of each site."""
+        return {}, {}

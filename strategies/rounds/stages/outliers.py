@@ -12,13 +12,19 @@ eighth of the bound.
 
 from collections.abc import Mapping, Sequence
 from statistics import median_low
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from bayes_core.families import Family, Gaussian, SpikeSlab
+from bayes_core.families import Family
 from bayes_core.server.aggregate import blocks
+from fedbayes.protocol.settings import Settings
 from strategies.rounds.replies import BadReply
+from strategies.rounds.stages import Arrival
+
+if TYPE_CHECKING:
+    from strategies.rounds.method import ServerMethod
 
 FACTOR = 10.0
 ROUNDS = 10  # that are remembered
@@ -34,11 +40,11 @@ Scalars = dict[str, float]
 
 def scalars_of(upload: Tensor, base: Tensor, family: Family) -> Scalars:
     """`move` and, where a family has uncertainty, `divergence`; roots of means over the weights."""
-    total = dict.fromkeys(LARGE if isinstance(family, Gaussian | SpikeSlab) else ("move",), 0.0)
+    total = dict.fromkeys(LARGE if family.uncertain else ("move",), 0.0)
     for block in blocks(upload.shape[1]):
         v, w = upload[:, block], base[:, block]
         total["move"] += float((v[0] - w[0]).square().sum())
-        if isinstance(family, Gaussian | SpikeSlab):
+        if family.uncertain:
             total["divergence"] += float(family.kl_each(v, w).sum())
     return {name: max(value / upload.shape[1], 0.0) ** 0.5 for name, value in total.items()}
 
@@ -46,13 +52,26 @@ def scalars_of(upload: Tensor, base: Tensor, family: Family) -> Scalars:
 class Outliers:
     """Remembers the medians of the last rounds; judges each upload by them."""
 
-    def __init__(self, medians: Sequence[Mapping[str, float]] = ()) -> None:
-        self.medians = [dict(one) for one in medians]  # JSON: goes into the checkpoint
+    name = "outliers"
+    left_out = ()
+
+    def __init__(self, family: Family, medians: Sequence[Mapping[str, float]] = ()) -> None:
+        self.family = family
+        self.medians = [dict(one) for one in medians]
         self._round: list[Scalars] = []
 
-    def judge(self, upload: Tensor, base: Tensor, family: Family) -> None:
-        """BadReply for an absurd upload."""
-        scalars = scalars_of(upload, base, family)
+    def open(self, number: int, expected: int) -> None:
+        self._round = []
+
+    def arrive(self, arrival: Arrival) -> list[Arrival]:
+        """BadReply for an absurd upload: of several distributions in one, for an absurd one."""
+        for name, tensor in arrival.tensors.items():
+            if (base := arrival.expected[name].base) is not None:
+                self.judge(tensor, base)
+        return [arrival]
+
+    def judge(self, upload: Tensor, base: Tensor) -> None:
+        scalars = scalars_of(upload, base, self.family)
         self._round.append(scalars)
         for name, value in scalars.items():
             bound = self.bound(name, base)
@@ -67,7 +86,7 @@ class Outliers:
         scale = float(base[0].square().mean().sqrt()) if name == "move" else 0.0
         return max(LARGE[name], 10 * scale)  # a network may have larger weights than ours
 
-    def close_round(self) -> None:
+    def close(self, used: int) -> list[Arrival]:
         """From now on this round's uploads are history."""
         if self._round:
             names = self._round[0]
@@ -75,3 +94,15 @@ class Outliers:
             if all(torch.tensor(list(medians.values())).isfinite()):
                 self.medians = [*self.medians, medians][-ROUNDS:]
         self._round = []
+        return []
+
+    def memory(self) -> list[dict[str, float]]:
+        return self.medians
+
+    def remember(self, memory: Sequence[Mapping[str, float]]) -> None:
+        self.medians = [dict(one) for one in memory]
+
+
+def stage(settings: Settings, method: "ServerMethod") -> Outliers:
+    """Always there."""
+    return Outliers(method.family)

@@ -1,0 +1,96 @@
+"""From a reply to the sums: decoded, checked, weighed, added up or held.
+
+Between a client's upload and the server's sum stand stages (stages/), which no method knows. Nothing unchecked is
+aggregated, and everything that can be wrong with an upload has a name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, RecordDict
+
+from bayes_core.families import is_finite
+from fedbayes.protocol.codec import Wire
+from fedbayes.protocol.messages import REPORT
+from strategies.rounds.replies import BadReply
+from strategies.rounds.roster import Site
+from strategies.rounds.stages import Arrival, Stage
+from strategies.rounds.state import Came, State, Upload
+
+if TYPE_CHECKING:
+    from strategies.rounds.method import ServerMethod
+
+
+class Intake:
+    """The uploads of one exchange on their way in."""
+
+    def __init__(
+        self,
+        method: "ServerMethod",
+        state: State,
+        codec: Wire,
+        stages: Sequence[Stage],
+        number: int,
+        expected: int,
+        sites: Mapping[str, Site],
+    ) -> None:
+        self.method, self.state, self.codec, self.stages = method, state, codec, stages
+        self.came = Came(number, sites)
+        self.held: dict[str, Arrival] = {}
+        for stage in stages:
+            stage.open(number, expected)
+
+    def take(self, site: str, n_train: int, content: RecordDict) -> None:
+        """Use the upload in a reply, or BadReply."""
+        report = dict(content.get(REPORT, {}))
+        expected = self.method.expects(self.state, site, report)
+        arrival = Arrival(Upload(site, n_train, report), expected)
+        for name, part in expected.items() if self.method.traits.uploads else ():
+            record = content.get(name)
+            if not isinstance(record, ArrayRecord):
+                raise BadReply(f'no arrays named "{name}"')
+            shape = part.shape if part.base is None else tuple(part.base.shape)
+            try:
+                arrival.tensors[name] = self.codec.arrive(record, part.base, shape)
+            except Exception as error:  # whatever a hostile buffer makes numpy raise
+                raise BadReply(f"unreadable arrays ({error})") from None
+            if words := self._problem(arrival, name):
+                raise BadReply(words)
+        self._pass(arrival, 0)
+        self.came.uploads.append(arrival.upload)
+
+    def close(self) -> Came:
+        """What came of the exchange, when all replies are in."""
+        for position, stage in enumerate(self.stages):
+            for late in stage.close(len(self.came.uploads)):
+                self._pass(late, position + 1)
+            self.came.left_out += stage.left_out
+        uploads = [self._whole(upload) for upload in self.came.uploads]
+        self.came.uploads = sorted(uploads, key=lambda upload: upload.site)
+        return self.came
+
+    def _problem(self, arrival: Arrival, name: str) -> str | None:
+        """Why a tensor cannot be used, or None."""
+        if arrival.expected[name].base is not None:
+            return self.method.family.problem(arrival.tensors[name])
+        return None if is_finite(arrival.tensors[name]) else "values that are not finite"
+
+    def _whole(self, upload: Upload) -> Upload:
+        """With its tensors, where uploads are held."""
+        held = self.held.get(upload.site)
+        return replace(upload, weight=held.weight, parts=held.tensors) if held else upload
+
+    def _pass(self, arrival: Arrival, position: int) -> None:
+        """On through the stages from this one on, each of which may hold it back for a while, or for good."""
+        if position < len(self.stages):
+            for one in self.stages[position].arrive(arrival):
+                self._pass(one, position + 1)
+        elif self.method.holds(self.came.number):
+            self.held[arrival.upload.site] = arrival
+        else:
+            for name, tensor in arrival.tensors.items():
+                into = arrival.expected[name].into
+                if into not in self.came.sums:
+                    self.came.sums[into] = self.method.sum_for(self.state, into)
+                self.came.sums[into].add(tensor, arrival.weight)

@@ -1,0 +1,73 @@
+"""What a run of a method is made of, as plain data: the server's state, uploads, what came of an exchange."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from bayes_core.server.aggregate import Aggregate
+from strategies.rounds.roster import Site
+
+KEPT = "kept/"  # how tensors that stay at the server are called in a checkpoint
+Fresh = Callable[..., Tensor]  # fresh(*words): the weights (T,) of a newly initialised network, by its words
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the server knows between two rounds."""
+
+    sent: Mapping[str, Tensor]  # what sites receive, by name
+    kept: Mapping[str, Tensor] = field(default_factory=dict)  # what stays at the server
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "State":
+        """From a checkpoint."""
+        sent = {name: tensor for name, tensor in tensors.items() if not name.startswith(KEPT)}
+        kept = {name.removeprefix(KEPT): tensor for name, tensor in tensors.items() if name.startswith(KEPT)}
+        return cls(sent, kept, facts)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one named tensor of an upload must be, and which sum it is added to."""
+
+    into: str
+    base: Tensor | None = None  # the distribution that it is a change of; None: a tensor that stands for itself …
+    shape: tuple[int, ...] = ()  # … of this shape
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One site's contribution to a round."""
+
+    site: str
+    n_train: int
+    report: Mapping[str, Any]  # what else the client's half of the method said
+    weight: float = 1.0
+    parts: Mapping[str, Tensor] = field(default_factory=dict)  # empty where uploads are added up and forgotten
+
+
+@dataclass
+class Came:
+    """What came of one exchange: the usable uploads, by site id, and what they add up to."""
+
+    number: int  # of the round
+    sites: Mapping[str, Site] = field(default_factory=dict)  # all that take part in the run
+    uploads: list[Upload] = field(default_factory=list)
+    sums: dict[str, Aggregate] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)  # sites whose usable uploads do not count
+    documents: dict[str, Any] = field(default_factory=dict)  # NAME → JSON that a step leaves for the report
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a method needs, and what it has."""
+
+    every_site: bool = False  # a round takes an upload from each site
+    single_uploads: bool = False  # the step sees each upload, so S of them are in memory, and no secure sum will do
+    uploads: bool = True  # clients send something
+    global_model: bool = True
+    personal_model: bool = True
+    clusters: bool = False
