@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bayes_core import Gaussian, SpikeSlab, build_family
+from bayes_core import build_family
 from bayes_core.server.aggregate import Mean, Moments
 from bayes_core.server.sparsity import shift
 from strategies.rounds.loop import PersonalStrategy
@@ -15,8 +15,6 @@ from strategies.rounds.loop import PersonalStrategy
 
 class PFedBayes(PersonalStrategy):
     """One prior for all clients."""
-
-    family: Gaussian | SpikeSlab
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -32,7 +30,7 @@ class PFedBayes(PersonalStrategy):
 
     def towards(self, v: Tensor, target: Tensor) -> Tensor:
         v, share = super().towards(v, target), self.settings.sparsity_target
-        sparse = isinstance(self.family, SpikeSlab) and self.family.gated
+        sparse = self.family.gated
         return shift(v, share) if share and sparse else v
 
 

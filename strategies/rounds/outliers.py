@@ -16,7 +16,7 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
-from bayes_core.families import Family, Gaussian, SpikeSlab
+from bayes_core.families import Family
 from bayes_core.server.aggregate import blocks
 from strategies.rounds.replies import BadReply
 
@@ -34,11 +34,11 @@ Scalars = dict[str, float]
 
 def scalars_of(upload: Tensor, base: Tensor, family: Family) -> Scalars:
     """`move` and, where a family has uncertainty, `divergence`; roots of means over the weights."""
-    total = dict.fromkeys(LARGE if isinstance(family, Gaussian | SpikeSlab) else ("move",), 0.0)
+    total = dict.fromkeys(LARGE if family.uncertain else ("move",), 0.0)
     for block in blocks(upload.shape[1]):
         v, w = upload[:, block], base[:, block]
         total["move"] += float((v[0] - w[0]).square().sum())
-        if isinstance(family, Gaussian | SpikeSlab):
+        if family.uncertain:
             total["divergence"] += float(family.kl_each(v, w).sum())
     return {name: max(value / upload.shape[1], 0.0) ** 0.5 for name, value in total.items()}
 
