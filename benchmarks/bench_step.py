@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bayes_core import ClientState, Gaussian, Recipe, SpikeSlab, client_update
+from bayes_core import ClientState, Family, Gaussian, Recipe, SpikeSlab, client_update
 from bayes_core.fast import compiled
 from bayes_core.flat import flatten
 from benchmarks import limit, others, textbook
@@ -52,14 +52,14 @@ def run(options: Options) -> list[Measurement]:
     return rows + one_off()
 
 
-def compare(case: Case, family: Gaussian | SpikeSlab, repeats: int) -> list[Measurement]:
+def compare(case: Case, family: Family, repeats: int) -> list[Measurement]:
     recipe, shape = case.recipe, case.shape
     network = build(case.model, shape, 10)
     assert isinstance(network, nn.Sequential)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(EXAMPLES, *shape, generator=generator)
     y = torch.randint(0, 10, (EXAMPLES,), generator=generator)
-    gated = isinstance(family, SpikeSlab)
+    gated = family.gated
     title = f"{case.model}, {'spike-and-slab' if gated else 'Gaussian'}"
 
     rounds: dict[str, Callable[[], object]] = {
@@ -87,9 +87,7 @@ def compare(case: Case, family: Gaussian | SpikeSlab, repeats: int) -> list[Meas
     ]
 
 
-def ours(
-    network: nn.Module, family: Gaussian | SpikeSlab, x: Tensor, y: Tensor, recipe: Recipe
-) -> Callable[[], object]:
+def ours(network: nn.Module, family: Family, x: Tensor, y: Tensor, recipe: Recipe) -> Callable[[], object]:
     w = family.init(flatten(network))
     q = family.unconstrain(w)
     personal = ClientState.start(q, network, "adam")

@@ -19,7 +19,6 @@ from safetensors.torch import save
 from tables import TABLES, run
 from torch import Tensor
 
-from bayes_core.families import SpikeSlab
 from bayes_core.flat import shapes_of, unflatten
 from bayes_core.predict.metrics import summarise, tally
 from bayes_core.predict.predictive import outputs
@@ -99,14 +98,13 @@ def main() -> None:
     for threshold in THRESHOLDS:
         kept, size, accuracy = [], [], []
         for model, data in zip(models, tests, strict=True):
-            assert isinstance(model.family, SpikeSlab)
             theta = prune(model.family, model.v, threshold)
             weights = unflatten(theta, shapes_of(model.network))
             kept.append(float((theta != 0).float().mean()))
             size.append(len(save(pack(weights) if threshold else dict(weights))))
             p = outputs(model.network, theta, data.x_test, model.buffers).softmax(-1)
             accuracy.append(summarise(tally(p, data.y_test))["accuracy"])
-        first = prune(models[0].family, models[0].v, threshold)  # type: ignore[arg-type]
+        first = prune(models[0].family, models[0].v, threshold)
         speed = [each for n in BATCHES for each in times(first, models[0], tests[0].x_test[:n])]
         cells = [
             f"{fmean(kept):.1%}",

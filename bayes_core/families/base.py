@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 MU_LIMIT = 1e4
+RHO_INIT = -2.5
+NOTHING = torch.empty(0)
 
 
 class Noise(NamedTuple):
@@ -36,7 +38,7 @@ class Noise(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One sampled weight vector, with what its gradient needs of the noise that made it."""
+    """Sampled weights (T,), or (S, T) from S rows of noise, with what their gradient needs of that noise."""
 
     theta: Tensor
     g: Tensor
@@ -44,27 +46,69 @@ class Draw(NamedTuple):
     slope: Tensor | None = None  # … and the straight-through derivative of that by logit λ
 
 
+class Parts(NamedTuple):
+    """An unconstrained distribution with what its formulas share, each (T,) or, where a family lacks it, empty.
+
+    softplus is most of what a step costs: an algorithm that asks several things of one distribution makes its parts
+    once, and gives them in its place.
+    """
+
+    mu: Tensor
+    sigma: Tensor = NOTHING  # softplus(ρ)
+    slope: Tensor = NOTHING  # ∂σ/∂ρ = sigmoid(ρ)
+    logit: Tensor = NOTHING  # of λ, where there are gates
+    on: Tensor = NOTHING  # λ
+    off: Tensor = NOTHING  # 1 − λ
+
+
+class Factors(NamedTuple):
+    """KL(v_i ‖ v_j) of all pairs of N distributions, as products: of_i · of_jᵀ + only_i[:, None] + only_j.
+
+    What depends on i alone, and comes back with the opposite sign in KL(v_j ‖ v_i), may be left out.
+    """
+
+    of_i: Tensor  # (N, F)
+    of_j: Tensor  # (N, F)
+    only_i: Tensor  # (N,)
+    only_j: Tensor  # (N,)
+
+
 class Family(ABC):
-    """What an algorithm may ask of a distribution over weights."""
+    """What an algorithm may ask of a distribution over T weights, a tensor (rows, T).
+
+    Two kinds of coordinates: constrained, in which distributions are sent, averaged and compared, and unconstrained,
+    in which they are optimised, sampled and stored. They differ only where `constrain` says so.
+    """
 
     name: ClassVar[str]
     rows: ClassVar[tuple[str, ...]]  # names of the rows, on the wire and in files
+    uncertain: ClassVar[bool] = True  # whether two draws can differ
+    gated: bool = False  # whether weights can be off
+    temperature: float = 1.0  # τ of the gates' straight-through slope
+
+    @abstractmethod
+    def init(self, mu: Tensor, rho_init: float = RHO_INIT, lambda_init: float = 1.0) -> Tensor:
+        """The start, constrained: an ordinary network's weights (T,), all equally uncertain."""
 
     @abstractmethod
     def noise(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Noise:
         """Noise for one draw. Gates, where a family has them, have a random stream of their own."""
 
     @abstractmethod
-    def reparameterise(self, v: Tensor, noise: Noise) -> Draw:
-        """The draw θ that this noise makes of `v`."""
+    def parts(self, v: Tensor | Parts) -> Parts:
+        """Of an unconstrained distribution; parts are given back as they are."""
+
+    @abstractmethod
+    def reparameterise(self, v: Tensor | Parts, noise: Noise) -> Draw:
+        """The draw θ that this noise makes of an unconstrained `v`; a draw for each row of the noise."""
 
     def sample(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Draw:
-        """θ ~ v."""
+        """θ ~ v, unconstrained."""
         return self.reparameterise(v, self.noise(v, generator, gates))
 
     @abstractmethod
     def centre(self, v: Tensor) -> Tensor:
-        """The weights of the posterior-mean network, shape (T,)."""
+        """The weights of the posterior-mean network of an unconstrained `v`, shape (T,)."""
 
     def unconstrain(self, v: Tensor) -> Tensor:
         """The coordinates in which `v` is optimised and stored at a client: any value is allowed in them."""
@@ -75,15 +119,23 @@ class Family(ABC):
         return v
 
     def after_extrapolation(self, v: Tensor) -> Tensor:
-        """`v`, put back where the server's step may have left the family."""
+        """A constrained `v`, put back where the server's step may have left the family."""
         return v
 
+    def sigma(self, v: Tensor) -> Tensor:
+        """The standard deviation of each weight that is on, shape (T,); 0 without uncertainty."""
+        return torch.zeros_like(v[0])
+
+    def inclusion(self, v: Tensor) -> Tensor:
+        """The probability λ of each weight of a constrained `v` to be on, shape (T,)."""
+        return torch.ones_like(v[0])
+
     def nonzero(self, v: Tensor) -> float | None:
-        """The share of weights that are on; None for a family in which all are."""
+        """The share of weights of a constrained `v` that are on; None for a family in which all are."""
         return None
 
     def problem(self, v: Tensor) -> str | None:
-        """Why `v` cannot be a distribution of this family, or None: what a server asks of an upload."""
+        """Why `v` cannot be a constrained distribution of this family, or None: what a server asks of an upload."""
         if v.ndim != 2 or v.shape[0] != len(self.rows):
             return f"shape {tuple(v.shape)} instead of ({len(self.rows)}, T)"
         if not is_finite(v):
@@ -91,6 +143,30 @@ class Family(ABC):
         if not within(v[0], MU_LIMIT):
             return f"a weight beyond ±{MU_LIMIT:g}"
         return None
+
+    def kl(self, q: Tensor, w: Tensor) -> Tensor:
+        """KL(q ‖ w) of constrained distributions, a scalar; in float64, since near q = w its terms cancel."""
+        return self.kl_each(wide(q), wide(w)).sum()
+
+    @abstractmethod
+    def kl_each(self, q: Tensor, w: Tensor) -> Tensor:
+        """KL(q ‖ w) of every weight, of constrained distributions, shape (T,)."""
+
+    @abstractmethod
+    def kl_factors(self, v: Tensor) -> Factors:
+        """For constrained distributions (N, rows, T) in float64, with centred means; `v` may be overwritten."""
+
+    @abstractmethod
+    def likelihood_gradient(self, v: Tensor | Parts, draw: Draw, gradient: Tensor) -> Tensor:
+        """∂(−log p)/∂v (rows, T), unconstrained, from G = ∂(−log p)/∂θ at the drawn θ; of S draws the sum."""
+
+    @abstractmethod
+    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+        """∂KL(q ‖ w)/∂q (rows, T), unconstrained."""
+
+    @abstractmethod
+    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+        """∂KL(q ‖ w)/∂w (rows, T), unconstrained."""
 
 
 def wide(v: Tensor) -> Tensor:
@@ -106,3 +182,8 @@ def is_finite(v: Tensor) -> bool:
 def within(row: Tensor, limit: float) -> bool:
     low, high = row.aminmax()
     return bool(low > -limit) and bool(high < limit)
+
+
+def added(rows: Tensor) -> Tensor:
+    """Of (T,) or (S, T): the sum over the draws, shape (T,)."""
+    return rows if rows.ndim == 1 else rows.sum(0)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayes_core.families.base import Draw, Family, Noise, wide, within
+from bayes_core.families.base import RHO_INIT, Draw, Factors, Family, Noise, Parts, added, within
 
 RHO_LIMIT = 25.0  # σ between 1e-11 and 25: beyond, float32 gradients overflow
 
@@ -15,6 +15,10 @@ class Gaussian(Family):
     name = "gaussian"
     rows = ("mu", "rho")
 
+    def init(self, mu: Tensor, rho_init: float = RHO_INIT, lambda_init: float = 1.0) -> Tensor:
+        """λ is 1, always."""
+        return torch.stack([mu, torch.full_like(mu, rho_init)])
+
     def problem(self, v: Tensor) -> str | None:
         if problem := super().problem(v):
             return problem
@@ -22,47 +26,62 @@ class Gaussian(Family):
             return f"a ρ beyond ±{RHO_LIMIT:g}"
         return None
 
-    def init(self, mu: Tensor, rho_init: float = -2.5, lambda_init: float = 1.0) -> Tensor:
-        """The start: an ordinary network's weights, all equally uncertain (and λ = 1, always)."""
-        return torch.stack([mu, torch.full_like(mu, rho_init)])
-
     def noise(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Noise:
         return Noise(torch.empty_like(v[0]).normal_(generator=generator))
 
-    def reparameterise(self, v: Tensor, noise: Noise) -> Draw:
-        return Draw(torch.addcmul(v[0], softplus(v[1]), noise.g), noise.g)
+    def parts(self, v: Tensor | Parts) -> Parts:
+        return v if isinstance(v, Parts) else Parts(v[0], softplus(v[1]), torch.sigmoid(v[1]))
+
+    def reparameterise(self, v: Tensor | Parts, noise: Noise) -> Draw:
+        mu, sigma = (v.mu, v.sigma) if isinstance(v, Parts) else (v[0], softplus(v[1]))
+        return Draw(torch.addcmul(mu, sigma, noise.g), noise.g)
 
     def centre(self, v: Tensor) -> Tensor:
         return v[0]
 
-    def kl(self, q: Tensor, w: Tensor) -> Tensor:
-        """KL(q ‖ w), summed over the weights; in float64, since near q = w its terms cancel."""
-        return self.kl_each(wide(q), wide(w)).sum()
+    def sigma(self, v: Tensor) -> Tensor:
+        return softplus(v[1])
 
     def kl_each(self, q: Tensor, w: Tensor) -> Tensor:
-        """KL(q ‖ w) of every weight."""
-        sigma_w = softplus(w[1])
-        ratio = softplus(q[1]) / sigma_w
-        terms: Tensor = 0.5 * (ratio.square() + ((q[0] - w[0]) / sigma_w).square() - 1 - 2 * ratio.log())
-        return terms
+        return kl_of_normals(q[0], softplus(q[1]), w[0], softplus(w[1]))
 
-    def likelihood_gradient(self, v: Tensor, draw: Draw, gradient: Tensor) -> Tensor:
-        """∂(−log p)/∂(μ, ρ) from G at the drawn θ: (G, G·g·sigmoid(ρ))."""
-        return torch.stack([gradient, gradient * draw.g * torch.sigmoid(v[1])])
+    def kl_factors(self, v: Tensor) -> Factors:
+        """½ Σ [(σ_i² + (μ_i−μ_j)²)·p_j − 1] with p = 1/σ²; without log σ, which cancels."""
+        mu = v[:, 0]
+        variance = softplus(v[:, 1]).square_()
+        precision = variance.reciprocal()
+        pull = mu * precision
+        only_j = 0.5 * torch.linalg.vecdot(mu, pull)
+        of_i = torch.cat([variance.addcmul_(mu, mu).mul_(0.5), mu], 1)
+        only_i = torch.full((len(v),), -0.5 * v.shape[2]).to(v)
+        return Factors(of_i, torch.cat([precision, pull.neg_()], 1), only_i, only_j)
 
-    def kl_gradient_q(self, q: Tensor, w: Tensor) -> Tensor:
-        """∂KL(q ‖ w)/∂q: ((μ_q−μ_w)/σ_w², (σ_q/σ_w² − 1/σ_q)·sigmoid(ρ_q)).
+    def likelihood_gradient(self, v: Tensor | Parts, draw: Draw, gradient: Tensor) -> Tensor:
+        """(G, G·g·sigmoid(ρ))."""
+        slope = v.slope if isinstance(v, Parts) else torch.sigmoid(v[1])
+        return torch.stack([added(gradient), added(gradient * draw.g) * slope])
+
+    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+        """((μ_q−μ_w)/σ_w², (σ_q/σ_w² − 1/σ_q)·sigmoid(ρ_q)).
 
         Differences are factored, so that the gradient is exactly 0 at q = w: Adam would turn a rounding
         error into steps of full size, and q and w would chase each other.
         """
-        sigma_q, sigma_w = softplus(q[1]), softplus(w[1])
-        difference = (sigma_q - sigma_w) * (sigma_q + sigma_w) / (sigma_q * sigma_w.square())
-        return torch.stack([(q[0] - w[0]) / sigma_w.square(), difference * torch.sigmoid(q[1])])
+        q, w = self.parts(q), self.parts(w)
+        variance = w.sigma.square()
+        excess = (q.sigma - w.sigma) * (q.sigma + w.sigma) / (q.sigma * variance)
+        return torch.stack([(q.mu - w.mu) / variance, excess * q.slope])
 
-    def kl_gradient_w(self, q: Tensor, w: Tensor) -> Tensor:
-        """∂KL(q ‖ w)/∂w: ((μ_w−μ_q)/σ_w², (1/σ_w − (σ_q²+(μ_q−μ_w)²)/σ_w³)·sigmoid(ρ_w))."""
-        sigma_q, sigma_w = softplus(q[1]), softplus(w[1])
-        distance = w[0] - q[0]
-        excess = (sigma_w - sigma_q) * (sigma_w + sigma_q) - distance.square()
-        return torch.stack([distance / sigma_w.square(), excess / sigma_w.pow(3) * torch.sigmoid(w[1])])
+    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+        """((μ_w−μ_q)/σ_w², (1/σ_w − (σ_q²+(μ_q−μ_w)²)/σ_w³)·sigmoid(ρ_w))."""
+        q, w = self.parts(q), self.parts(w)
+        variance, distance = w.sigma.square(), w.mu - q.mu
+        excess = (w.sigma - q.sigma) * (w.sigma + q.sigma) - distance.square()
+        return torch.stack([distance / variance, excess / (variance * w.sigma) * w.slope])
+
+
+def kl_of_normals(mu_q: Tensor, sigma_q: Tensor, mu_w: Tensor, sigma_w: Tensor) -> Tensor:
+    """KL(N_q ‖ N_w) of every weight."""
+    ratio = sigma_q / sigma_w
+    terms: Tensor = 0.5 * (ratio.square() + ((mu_q - mu_w) / sigma_w).square() - 1 - 2 * ratio.log())
+    return terms

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayes_core.families.base import Draw, Family, Noise, wide
-from bayes_core.families.gaussian import Gaussian
+from bayes_core.families.base import RHO_INIT, Draw, Factors, Family, Noise, Parts, added, wide
+from bayes_core.families.gaussian import Gaussian, kl_of_normals
 
 LAMBDA_MARGIN = 1e-6  # λ stays this far from 0 and 1
 
@@ -13,9 +13,8 @@ LAMBDA_MARGIN = 1e-6  # λ stays this far from 0 and 1
 class SpikeSlab(Family):
     """Bernoulli–Gaussian v = (μ, ρ, λ): θ = γ·(μ + σ·g), γ ~ Bern(λ).
 
-    λ is a probability where distributions are sent, averaged and compared (`bound`), and its logit where they
-    are optimised, sampled and stored (`free`). The forward pass has a hard γ = 1[η > 0] with
-    η = logit λ + logit u; backwards it counts as sigmoid(η/τ) (straight-through).
+    λ is a probability in constrained coordinates, and its logit in unconstrained ones. The forward pass has a hard
+    γ = 1[η > 0] with η = logit λ + logit u; backwards it counts as sigmoid(η/τ) (straight-through).
 
     With `gated = False` λ is 1 for good: no gate is drawn and λ is not optimised, so this is the Gaussian
     family with a third row, step for step.
@@ -29,7 +28,7 @@ class SpikeSlab(Family):
         self.gated = gated
         self.slab = Gaussian()
 
-    def init(self, mu: Tensor, rho_init: float = -2.5, lambda_init: float = 0.5) -> Tensor:
+    def init(self, mu: Tensor, rho_init: float = RHO_INIT, lambda_init: float = 0.5) -> Tensor:
         return torch.cat([self.slab.init(mu, rho_init), torch.full_like(mu, lambda_init)[None]])
 
     def problem(self, v: Tensor) -> str | None:
@@ -54,6 +53,12 @@ class SpikeSlab(Family):
             return v
         return torch.cat([v[:2], v[2:].clamp(LAMBDA_MARGIN, 1 - LAMBDA_MARGIN)])
 
+    def sigma(self, v: Tensor) -> Tensor:
+        return self.slab.sigma(v)
+
+    def inclusion(self, v: Tensor) -> Tensor:
+        return v[2]
+
     def nonzero(self, v: Tensor) -> float:
         """The non-zero ratio of a constrained distribution: the mean of λ."""
         return float(wide(v[2]).mean())
@@ -65,57 +70,72 @@ class SpikeSlab(Family):
         u = torch.empty_like(v[2]).uniform_(1e-7, 1 - 1e-7, generator=gates or generator)
         return Noise(g, u.logit_())
 
-    def reparameterise(self, v: Tensor, noise: Noise) -> Draw:
-        """θ from unconstrained coordinates."""
+    def parts(self, v: Tensor | Parts) -> Parts:
+        if isinstance(v, Parts):
+            return v
+        slab = self.slab.parts(v)
+        return slab._replace(logit=v[2], on=v[2].sigmoid(), off=(-v[2]).sigmoid()) if self.gated else slab
+
+    def reparameterise(self, v: Tensor | Parts, noise: Noise) -> Draw:
         slab = self.slab.reparameterise(v, noise)
         if noise.logit_u is None:
             return slab
-        eta = v[2] + noise.logit_u
+        eta = (v.logit if isinstance(v, Parts) else v[2]) + noise.logit_u
         soft = torch.sigmoid(eta / self.temperature)
-        gamma = (eta > 0).to(v.dtype)
+        gamma = (eta > 0).to(eta.dtype)
         return Draw(gamma * slab.theta, slab.g, gamma, soft * (1 - soft) / self.temperature)
 
     def centre(self, v: Tensor) -> Tensor:
-        """The mean of θ, λ·μ, from unconstrained coordinates."""
+        """The mean of θ, λ·μ."""
         return v[0] * v[2].sigmoid() if self.gated else v[0]
 
-    def kl(self, q: Tensor, w: Tensor) -> Tensor:
-        """Σ KL(Bern λ_q ‖ Bern λ_w) + Σ λ_q·KL(N_q ‖ N_w), of constrained distributions; in float64."""
-        return self.kl_each(wide(q), wide(w)).sum()
-
     def kl_each(self, q: Tensor, w: Tensor) -> Tensor:
-        """KL(q ‖ w) of every weight, of constrained distributions."""
+        """KL(Bern λ_q ‖ Bern λ_w) + λ_q·KL(N_q ‖ N_w)."""
         terms: Tensor = bernoulli_kl(q[2], w[2]) + q[2] * self.slab.kl_each(q[:2], w[:2])
         return terms
 
-    def likelihood_gradient(self, v: Tensor, draw: Draw, gradient: Tensor) -> Tensor:
+    def kl_factors(self, v: Tensor) -> Factors:
+        """Σ KL(Bern λ_i ‖ Bern λ_j) + Σ λ_i·KL(N_i ‖ N_j); (1−λ_i)·log(1−λ_j) is split into its two terms."""
+        mu, sigma = v[:, 0], softplus(v[:, 1])
+        on = v[:, 2].clamp_(1e-12, 1 - 1e-12)
+        log_on, log_off, log_sigma = on.log(), (-on).log1p_(), sigma.log()
+        variance = sigma.square_()
+        precision = variance.reciprocal()
+        pull = mu * precision
+        only_i = torch.linalg.vecdot(on, log_on - log_off - log_sigma - 0.5) + log_off.sum(1)
+        only_j = -log_off.sum(1)
+        of_i = torch.cat([variance.addcmul_(mu, mu).mul_(on).mul_(0.5), mu * on, on], 1)
+        slab = (mu * pull).mul_(0.5).add_(log_sigma).sub_(log_on).add_(log_off)
+        return Factors(of_i, torch.cat([precision, pull.neg_(), slab], 1), only_i, only_j)
+
+    def likelihood_gradient(self, v: Tensor | Parts, draw: Draw, gradient: Tensor) -> Tensor:
         """(G·γ, G·γ·g·sigmoid(ρ), G·(μ+σg)·γ̃(1−γ̃)/τ) with the hard γ and the soft γ̃."""
+        v = self.parts(v)
         if draw.gamma is None or draw.slope is None:
-            rows = self.slab.likelihood_gradient(v[:2], draw, gradient)
-            return torch.cat([rows, torch.zeros_like(rows[:1])])
-        rows = self.slab.likelihood_gradient(v[:2], draw, gradient * draw.gamma)
-        return torch.cat([rows, (gradient * self._slab(v, draw) * draw.slope)[None]])
+            return self._without_gates(self.slab.likelihood_gradient(v, draw, gradient))
+        rows = self.slab.likelihood_gradient(v, draw, gradient * draw.gamma)
+        slab = torch.addcmul(v.mu, v.sigma, draw.g)
+        return torch.cat([rows, added(gradient * slab * draw.slope)[None]])
 
-    def kl_gradient_q(self, q: Tensor, w: Tensor) -> Tensor:
-        """By q in unconstrained coordinates: the slab's rows times λ_q, and for logit λ_q
-        λ_q(1−λ_q)·[logit λ_q − logit λ_w + KL(N_q ‖ N_w)]."""
-        rows = self.slab.kl_gradient_q(q[:2], w[:2])
+    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+        """The slab's rows times λ_q, and λ_q(1−λ_q)·[logit λ_q − logit λ_w + KL(N_q ‖ N_w)] by logit λ_q."""
+        q, w = self.parts(q), self.parts(w)
+        rows = self.slab.kl_gradient_q(q, w)
         if not self.gated:
-            return torch.cat([rows, torch.zeros_like(rows[:1])])
-        on = q[2].sigmoid()
-        gate = on * (-q[2]).sigmoid() * (q[2] - w[2] + self.slab.kl_each(q[:2], w[:2]))
-        return torch.cat([rows * on, gate[None]])
+            return self._without_gates(rows)
+        slab = kl_of_normals(q.mu, q.sigma, w.mu, w.sigma)
+        return torch.cat([rows * q.on, (q.on * q.off * (q.logit - w.logit + slab))[None]])
 
-    def kl_gradient_w(self, q: Tensor, w: Tensor) -> Tensor:
-        """By w in unconstrained coordinates: the slab's rows times λ_q, and λ_w − λ_q for logit λ_w."""
-        rows = self.slab.kl_gradient_w(q[:2], w[:2])
-        if not self.gated:
-            return torch.cat([rows, torch.zeros_like(rows[:1])])
-        on = q[2].sigmoid()
-        return torch.cat([rows * on, (w[2].sigmoid() - on)[None]])
+    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+        """The slab's rows times λ_q, and λ_w − λ_q by logit λ_w."""
+        q, w = self.parts(q), self.parts(w)
+        rows = self.slab.kl_gradient_w(q, w)
+        return torch.cat([rows * q.on, (w.on - q.on)[None]]) if self.gated else self._without_gates(rows)
 
-    def _slab(self, v: Tensor, draw: Draw) -> Tensor:
-        return torch.addcmul(v[0], softplus(v[1]), draw.g)
+    @staticmethod
+    def _without_gates(rows: Tensor) -> Tensor:
+        """λ has no gradient, and never moves."""
+        return torch.cat([rows, torch.zeros_like(rows[:1])])
 
 
 def bernoulli_kl(q: Tensor, w: Tensor) -> Tensor:

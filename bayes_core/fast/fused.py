@@ -11,7 +11,7 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from bayes_core.families import Gaussian, SpikeSlab
+from bayes_core.families import Family
 from bayes_core.fast.compiled import NotCompiled, library
 from bayes_core.inference.optimisers import BETA1, Optimiser
 
@@ -39,10 +39,10 @@ class AdamState(ctypes.Structure):
 class FusedSteps:
     """In place on the parameters of two Adams, in float32 on the CPU; NotCompiled where that is not so."""
 
-    def __init__(
-        self, family: Gaussian | SpikeSlab, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float
-    ) -> None:
+    def __init__(self, family: Family, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float) -> None:
         q, w = q_optimiser.parameters, w_optimiser.parameters
+        if not family.uncertain:
+            raise NotCompiled(f"it is made for distributions with uncertainty, not {family.name}")
         if q_optimiser.optimizer != "adam":
             raise NotCompiled(f"it is made for adam, not {q_optimiser.optimizer}")
         if q.device.type != "cpu" or q.dtype != torch.float32:
@@ -52,7 +52,7 @@ class FusedSteps:
             raise NotCompiled(found)
         self.library = found
         self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
-        self.gated = isinstance(family, SpikeSlab) and family.gated
+        self.gated = family.gated
         self.thetas, self.noise = torch.empty(2, 2, q.shape[1])
         self.sigma = torch.empty_like(q[0])
         self.sum = torch.zeros_like(q)  # of the samples before the last
@@ -61,7 +61,7 @@ class FusedSteps:
             q.shape[1],
             *(row.data_ptr() for row in (q, w, self.sigma, self.noise, self.thetas, self.sum)),
             zeta=zeta,
-            coldness=1 / family.temperature if isinstance(family, SpikeSlab) else 1.0,
+            coldness=1 / family.temperature,
         )
         self.library.find_sigma(byref(self.state), 0, q.shape[1])
 

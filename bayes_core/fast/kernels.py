@@ -161,7 +161,8 @@ INLINE void add_(int gated, state s, int64_t begin, int64_t end) {
 
 /* A step on q and, where `both`, then one on w, of at most BLOCK numbers: in a few short loops, of which a processor
    works on several turns at a time, over memory that stays in its first cache. */
-INLINE void step_(int gated, int summed, int both, state s, adam_state of_q, adam_state of_w, int64_t begin, int64_t end) {
+INLINE void step_(int gated, int summed, int both, state s, adam_state of_q, adam_state of_w,
+                  int64_t begin, int64_t end) {
     ROWS;
     float blocks[7][BLOCK];  /* indexed from `begin` on */
     float *restrict by_mu = blocks[0] - begin, *restrict by_sigma = blocks[1] - begin;
@@ -226,8 +227,8 @@ void add(const state *s, int gated, int64_t begin, int64_t end) {
 #define STEPS(gated) \
     if (summed) { both ? STEP(gated, 1, 1) : STEP(gated, 1, 0); } else { both ? STEP(gated, 0, 1) : STEP(gated, 0, 0); }
 
-void step(const state *s, const adam_state *of_q, const adam_state *of_w, int gated, int summed, int both, int64_t begin,
-          int64_t end) {
+void step(const state *s, const adam_state *of_q, const adam_state *of_w, int gated, int summed, int both,
+          int64_t begin, int64_t end) {
     for (const int64_t last = end; begin < last; begin = end) {
         end = begin + BLOCK < last ? begin + BLOCK : last;
         if (gated) { STEPS(1) } else { STEPS(0) }

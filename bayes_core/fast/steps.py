@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayes_core.families import Gaussian, SpikeSlab
+from bayes_core.families import Family
 from bayes_core.fast.workspace import workspace
 from bayes_core.inference.optimisers import Optimiser
 
@@ -28,9 +28,7 @@ class Steps(Protocol):
 class PlainSteps:
     """In place on the parameters of the two optimisers."""
 
-    def __init__(
-        self, family: Gaussian | SpikeSlab, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float
-    ) -> None:
+    def __init__(self, family: Family, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float) -> None:
         self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
         self.work = workspace(family, q_optimiser.parameters, w_optimiser.parameters, zeta)
         self.thetas = self.work.thetas

@@ -9,7 +9,7 @@ hold each gradient against the plain formula in families.py.
 import torch
 from torch import Tensor
 
-from bayes_core.families import Gaussian, SpikeSlab
+from bayes_core.families import Family
 
 
 class GaussianWorkspace:
@@ -164,8 +164,8 @@ def _where_on(values: Tensor, eta: Tensor, out: Tensor) -> Tensor:
     return found
 
 
-def workspace(family: Gaussian | SpikeSlab, q: Tensor, w: Tensor, zeta: float) -> GaussianWorkspace:
+def workspace(family: Family, q: Tensor, w: Tensor, zeta: float) -> GaussianWorkspace:
     """For q and w in unconstrained coordinates. Where gates are off, λ's row has no gradient and never moves."""
-    if isinstance(family, SpikeSlab) and family.gated:
+    if family.gated:
         return SpikeSlabWorkspace(q, w, zeta, family.temperature)
     return GaussianWorkspace(q, w, zeta)

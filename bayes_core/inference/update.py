@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayes_core.families import Gaussian, SpikeSlab
+from bayes_core.families import Family
 from bayes_core.fast.compiled import NotCompiled
 from bayes_core.fast.fused import FusedSteps
 from bayes_core.fast.mirrored import SPLIT, mirrored_pair
@@ -73,7 +73,7 @@ class Updated:
 
 def client_update(
     network: nn.Module,
-    family: Gaussian | SpikeSlab,
+    family: Family,
     personal: ClientState,
     w: Tensor,
     x: Tensor,
@@ -117,9 +117,7 @@ def client_update(
     return Updated(kept, family.constrain(w), float(loss) / examples)
 
 
-def _steps(
-    family: Gaussian | SpikeSlab, q_optimiser: Optimiser, w_optimiser: Optimiser, recipe: Recipe
-) -> Steps:
+def _steps(family: Family, q_optimiser: Optimiser, w_optimiser: Optimiser, recipe: Recipe) -> Steps:
     if recipe.compile is not False:
         try:
             return FusedSteps(family, q_optimiser, w_optimiser, recipe.zeta)

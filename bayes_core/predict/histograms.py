@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from bayes_core.families import Family, Point, SpikeSlab
+from bayes_core.families import Family
 from bayes_core.predict.uncertainty import entropy
 
 ENTROPY_BINS = 20  # from 0, certain, to 1, a uniform guess
@@ -37,18 +36,19 @@ def weight_counts(family: Family, v: Tensor, sizes: Sequence[int]) -> dict[str, 
     `sizes` are the layers' numbers of weights, in the order in which they lie in `v`.
     """
     v = v.cpu()
-    if isinstance(family, Point):
-        return {}
-    counts: dict[str, list[int] | list[float]] = {"sigma": sigma_counts(v[1])}
-    if isinstance(family, SpikeSlab) and family.gated:
-        counts["lambda"] = _count(v[2].double() * LAMBDA_BINS, LAMBDA_BINS)
-        counts["nonzero"] = [float(layer.double().mean()) for layer in torch.split(v[2], list(sizes))]
+    counts: dict[str, list[int] | list[float]] = {}
+    if family.uncertain:
+        counts["sigma"] = sigma_counts(family.sigma(v.double()))
+    if family.gated:
+        on = family.inclusion(v)
+        counts["lambda"] = _count(on.double() * LAMBDA_BINS, LAMBDA_BINS)
+        counts["nonzero"] = [float(layer.double().mean()) for layer in torch.split(on, list(sizes))]
     return counts
 
 
-def sigma_counts(rho: Tensor) -> list[int]:
-    """How many weights have which σ = softplus(ρ), in bins of equal width in log σ."""
-    places = (softplus(rho.double()).log10() - SIGMA_FROM) * SIGMA_PER_DECADE
+def sigma_counts(sigma: Tensor) -> list[int]:
+    """How many weights have which σ, given in float64, in bins of equal width in log σ."""
+    places = (sigma.log10() - SIGMA_FROM) * SIGMA_PER_DECADE
     return _count(places, SIGMA_BINS)
 
 

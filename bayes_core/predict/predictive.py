@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayes_core.families import Family, Noise, Point
+from bayes_core.families import Family, Noise
 from bayes_core.fast.mirrored import is_chain, outputs_of_all
 from bayes_core.flat import shapes_of, unflatten
 
@@ -38,11 +38,11 @@ def draw_outputs(
     generator: torch.Generator,
     buffers: Mapping[str, Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """What the network says under each of `samples` draws θ ~ v; a point has only one."""
+    """What the network says under each of `samples` draws θ ~ v; one where they cannot differ."""
     buffers = dict(network.named_buffers()) if buffers is None else buffers
     if samples < 1:
         raise ValueError(f"The predictive takes at least one sample, not {samples}.")
-    samples = 1 if isinstance(family, Point) else samples
+    samples = samples if family.uncertain else 1
     block = 2 * max(1, BLOCK // (2 * v.shape[1]))
     for begin in range(0, samples, block):
         noises: list[Noise] = []

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayes_core.families import SpikeSlab
+from bayes_core.families import Family
 
 MASK, VALUES = ".mask", ".values"
 
 
-def prune(family: SpikeSlab, v: Tensor, threshold: float) -> Tensor:
+def prune(family: Family, v: Tensor, threshold: float) -> Tensor:
     """The posterior-mean weights λ·μ of an unconstrained distribution, 0 where λ is not above the threshold."""
-    return torch.where(family.constrain(v)[2] > threshold, family.centre(v), 0)
+    return torch.where(family.inclusion(family.constrain(v)) > threshold, family.centre(v), 0)
 
 
 def pack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from bayes_core.families import Family, SpikeSlab
+from bayes_core.families import Family
 
 IOTA = 1e-6
 STANDS_OUT = 5.0
@@ -34,50 +33,16 @@ Matrix = NDArray[np.float64]
 def symmetric_kl_matrix(stack: Tensor, family: Family) -> Tensor:
     """Ψ (N, N) in float64 for uploads (N, rows, T), λ as a probability."""
     n, _, size = stack.shape
-    factors = _spike_slab_factors if isinstance(family, SpikeSlab) else _gaussian_factors
     directed = torch.zeros(n, n, dtype=torch.float64)
     width = max(BLOCK // n, 256)
     voters = torch.linspace(0, n - 1, min(n, VOTERS)).round().long()
     for start in range(0, size, width):
         v = stack[:, :, start : start + width].to(torch.float64, copy=True)
-        mu = v[:, 0].sub_(v[voters, 0].median(0).values)
-        of_i, of_j, only_i, only_j = factors(v, mu)
+        v[:, 0].sub_(v[voters, 0].median(0).values)
+        of_i, of_j, only_i, only_j = family.kl_factors(v)
         directed.addmm_(of_i, of_j.T).add_(only_i[:, None]).add_(only_j)
     psi = (directed + directed.T) / 2
     return psi.fill_diagonal_(0).clamp_min_(0)
-
-
-Factors = tuple[Tensor, Tensor, Tensor, Tensor]  # KL_ij of a block is of_i · of_j + only_i + only_j
-
-
-def _gaussian_factors(v: Tensor, mu: Tensor) -> Factors:
-    """Without log σ, which cancels."""
-    variance = softplus(v[:, 1]).square_()
-    precision = variance.reciprocal()
-    pull = mu * precision
-    only_j = 0.5 * torch.linalg.vecdot(mu, pull)
-    of_i = torch.cat([variance.addcmul_(mu, mu).mul_(0.5), mu], 1)
-    return (
-        of_i,
-        torch.cat([precision, pull.neg_()], 1),
-        torch.full((len(v),), -0.5 * v.shape[2]).to(v),
-        only_j,
-    )
-
-
-def _spike_slab_factors(v: Tensor, mu: Tensor) -> Factors:
-    """Σ KL(Bern λ_i ‖ Bern λ_j) + Σ λ_i·KL(N_i ‖ N_j); (1−λ_i)·log(1−λ_j) is split into its two terms."""
-    sigma = softplus(v[:, 1])
-    on = v[:, 2].clamp_(1e-12, 1 - 1e-12)
-    log_on, log_off, log_sigma = on.log(), (-on).log1p_(), sigma.log()
-    variance = sigma.square_()
-    precision = variance.reciprocal()
-    pull = mu * precision
-    only_i = torch.linalg.vecdot(on, log_on - log_off - log_sigma - 0.5) + log_off.sum(1)
-    only_j = -log_off.sum(1)
-    of_i = torch.cat([variance.addcmul_(mu, mu).mul_(on).mul_(0.5), mu * on, on], 1)
-    slab = (mu * pull).mul_(0.5).add_(log_sigma).sub_(log_on).add_(log_off)
-    return of_i, torch.cat([precision, pull.neg_(), slab], 1), only_i, only_j
 
 
 def affinity(psi: Tensor) -> Matrix:

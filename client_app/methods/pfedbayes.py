@@ -6,15 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayes_core import ClientState, Gaussian, Recipe, SpikeSlab, build_family, client_update
+from bayes_core import ClientState, Recipe, build_family, client_update
 from bayes_core.inference.optimisers import OptimizerState
 from client_app.method import ClientMethod, Tensors, Trained, buffers_in, with_buffers
 
 
 class PFedBayes(ClientMethod):
     """A distribution over the weights for this client, with the server's as its prior."""
-
-    family: Gaussian | SpikeSlab
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

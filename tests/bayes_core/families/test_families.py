@@ -9,11 +9,11 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, softplus
 
-from bayes_core.families import Draw, Gaussian, Point
+from bayes_core.families import Draw, Family, Gaussian, Noise, Point, SpikeSlab, named
 from bayes_core.flat import flatten, shapes_of, unflatten
 from bayes_core.inference.update import nll_gradient
 
-GAUSSIAN = Gaussian()
+GAUSSIAN, POINT = Gaussian(), Point()
 # ρ is drawn from [low, high]: σ from 6e-6 (ρ = −12) to 10.
 RANGES = {"usual": (-3.0, -2.0), "tiny": (-12.0, -9.0), "large": (3.0, 10.0), "mixed": (-9.0, 5.0)}
 
@@ -146,3 +146,44 @@ def test_problem_names_what_does_not_fit() -> None:
         broken = v.clone()
         broken[1, 2] = bad
         assert "not finite" in str(GAUSSIAN.problem(broken))
+
+
+def test_between_points_kl_is_half_the_squared_distance() -> None:
+    q, w = torch.tensor([[1.0, -2.0, 0.5]]), torch.tensor([[0.0, 1.0, 0.5]])
+    assert POINT.kl(q, w).item() == 5.0 and POINT.kl_each(q, w).tolist() == [0.5, 4.5, 0.0]
+    unit = kl_divergence(Normal(q[0], torch.ones(3)), Normal(w[0], torch.ones(3)))
+    torch.testing.assert_close(POINT.kl_each(q, w), unit)
+    assert POINT.kl_gradient_q(q, w).tolist() == [[1.0, -3.0, 0.0]]
+    assert POINT.kl_gradient_w(q, w).tolist() == [[-1.0, 3.0, 0.0]]
+    assert POINT.likelihood_gradient(q, POINT.sample(q, torch.Generator()), w[0]).tolist() == w.tolist()
+    assert POINT.init(q[0]).tolist() == q.tolist() and not POINT.sigma(q).any()
+    assert POINT.inclusion(q).tolist() == [1.0, 1.0, 1.0]
+
+
+FAMILIES = [POINT, GAUSSIAN, SpikeSlab(0.3), SpikeSlab(gated=False)]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=["point", "gaussian", "spike-slab", "gates off"])
+def test_parts_stand_for_the_distribution_and_draws_can_be_stacked(family: Family) -> None:
+    random = torch.Generator().manual_seed(0)
+    q, w = torch.randn(2, 3, 40, generator=random)[:, : len(family.rows)]
+    noise = family.noise(q, random)
+    pair = Noise.stack([noise, noise.mirrored()])
+    of_q, of_w, at_thetas = family.parts(q), family.parts(w), torch.randn(2, 40, generator=random)
+    draws = family.reparameterise(of_q, pair)
+    singles = family.reparameterise(q, noise), family.reparameterise(q, noise.mirrored())
+    assert torch.equal(draws.theta, torch.stack([draw.theta for draw in singles]))
+    gradients = [family.likelihood_gradient(q, *each) for each in zip(singles, at_thetas, strict=True)]
+    torch.testing.assert_close(family.likelihood_gradient(of_q, draws, at_thetas), sum(gradients))
+    assert torch.equal(family.kl_gradient_q(of_q, of_w), family.kl_gradient_q(q, w))
+    assert torch.equal(family.kl_gradient_w(of_q, of_w), family.kl_gradient_w(q, w))
+    assert not family.kl_gradient_q(q, q).any() and not family.kl_gradient_w(q, q).any()
+
+
+def test_families_have_names() -> None:
+    assert [named(family.name).rows for family in (POINT, GAUSSIAN)] == [("theta",), ("mu", "rho")]
+    assert named("spike-slab").gated and not named("spike-slab", gated=False).gated
+    assert [family.uncertain for family in FAMILIES] == [False, True, True, True]
+    assert [family.gated for family in FAMILIES] == [False, False, True, False]
+    with pytest.raises(ValueError, match="no family 'laplace'; there are point, gaussian, spike-slab"):
+        named("laplace")

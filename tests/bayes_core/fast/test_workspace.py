@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayes_core.families import Gaussian, Noise, SpikeSlab
+from bayes_core.families import Family, Gaussian, Noise, SpikeSlab
 from bayes_core.fast.workspace import workspace
 
 T = 500
@@ -16,16 +16,16 @@ def seeded(number: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
 
 
-def distributions(family: Gaussian | SpikeSlab) -> tuple[Tensor, Tensor]:
+def distributions(family: Family) -> tuple[Tensor, Tensor]:
     rows = torch.randn(2, len(family.rows), T, generator=seeded(0))
     rows[:, 1] -= 2.0
-    if isinstance(family, SpikeSlab) and not family.gated:
+    if len(family.rows) == 3 and not family.gated:
         rows[:, 2] = 1.0
     return rows[0], rows[1]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=["gaussian", "spike-slab", "gates off"])
-def test_gradients_are_those_of_the_family(family: Gaussian | SpikeSlab) -> None:
+def test_gradients_are_those_of_the_family(family: Family) -> None:
     q, w = distributions(family)
     work = workspace(family, q, w, ZETA)
     at_theta, at_mirror = torch.randn(2, T, generator=seeded(1))
@@ -44,7 +44,7 @@ def test_gradients_are_those_of_the_family(family: Gaussian | SpikeSlab) -> None
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=["gaussian", "spike-slab", "gates off"])
-def test_what_is_carried_follows_q_and_w(family: Gaussian | SpikeSlab) -> None:
+def test_what_is_carried_follows_q_and_w(family: Family) -> None:
     q, w = distributions(family)
     work = workspace(family, q, w, ZETA)
     q.mul_(0.9)
@@ -57,7 +57,7 @@ def test_what_is_carried_follows_q_and_w(family: Gaussian | SpikeSlab) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=["gaussian", "spike-slab", "gates off"])
-def test_at_q_equal_to_w_both_gradients_vanish_exactly(family: Gaussian | SpikeSlab) -> None:
+def test_at_q_equal_to_w_both_gradients_vanish_exactly(family: Family) -> None:
     q, _ = distributions(family)
     work = workspace(family, q, q.clone(), ZETA)
     work.clear()

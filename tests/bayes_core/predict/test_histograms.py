@@ -36,11 +36,11 @@ def test_sigma_bins_are_those_of_numpy() -> None:
     edges = [sigma_edge(i) for i in range(SIGMA_BINS + 1)]
     assert (edges[0], edges[-1]) == pytest.approx((1e-4, 10.0))
     expected, _ = np.histogram(softplus(values).numpy(), edges)
-    assert sigma_counts(values) == expected.tolist()
+    assert sigma_counts(softplus(values)) == expected.tolist()
 
 
 def test_a_sigma_beyond_the_bins_counts_in_the_outermost() -> None:
-    counts = sigma_counts(rho(1e-6, 24.0))
+    counts = sigma_counts(torch.tensor([1e-6, 24.0]))
     assert (counts[0], counts[-1], sum(counts)) == (1, 1, 2)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayes_core.families import Gaussian, Point, SpikeSlab
+from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.flat import buffers_of, flatten
 from bayes_core.predict import predictive as predict
 from bayes_core.predict.predictive import point_probabilities, predictive
@@ -110,7 +110,7 @@ IMAGES = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4,
 @pytest.mark.parametrize("network", [CHAIN, IMAGES], ids=["all draws in one product", "one by one"])
 @pytest.mark.parametrize("block", [1, 10**6])
 def test_draws_are_those_of_one_after_the_other(
-    family: Gaussian | SpikeSlab, network: nn.Module, block: int, monkeypatch: pytest.MonkeyPatch
+    family: Family, network: nn.Module, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predict, "BLOCK", block)
     monkeypatch.setattr(predict, "CHUNK", 4)

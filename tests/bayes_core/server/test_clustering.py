@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from bayes_core.families import Family, Gaussian, SpikeSlab
+from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.server import clustering
 from bayes_core.server.clustering import (
     affinity,
@@ -29,12 +29,12 @@ def uploads(family: Family, count: int = 6, size: int = 50, seed: int = 0) -> Te
     stack = torch.randn(count, len(family.rows), size, generator=random, dtype=torch.float64)
     stack[:, 0] *= 0.05
     stack[:, 1] = -2.5 + 0.2 * stack[:, 1]
-    if isinstance(family, SpikeSlab):
+    if family.gated:
         stack[:, 2] = torch.sigmoid(2 * stack[:, 2])
     return stack
 
 
-def double_loop(stack: Tensor, family: Gaussian | SpikeSlab) -> Tensor:
+def double_loop(stack: Tensor, family: Family) -> Tensor:
     kl = torch.tensor([[float(family.kl(a, b)) for b in stack] for a in stack], dtype=torch.float64)
     return (kl + kl.T) / 2
 
@@ -269,3 +269,9 @@ def test_limit_many_clients_with_unlike_noise_look_like_two_clusters() -> None:
             psi = planted([50], seed, within=0.0)[0] + torch.from_numpy(own[:, None] + own)
             found[spread].add(choose_k(psi.fill_diagonal_(0))[0])
     assert found == {0.1: {1}, 0.5: {2}}
+
+
+def test_points_are_as_far_apart_as_half_their_squared_distance() -> None:
+    stack = torch.tensor([[[3.0, 0.0]], [[0.0, 4.0]], [[3.0, 1.0]]])
+    expected = torch.tensor([[0.0, 12.5, 0.5], [12.5, 0.0, 9.0], [0.5, 9.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(symmetric_kl_matrix(stack, Point()), expected)

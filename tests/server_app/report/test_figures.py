@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from handmade import entropies, tally
+from torch.nn.functional import softplus
 
 from bayes_core.predict.histograms import SIGMA_BINS, sigma_counts
 from server_app.report import certainty, clients, clusters, progress, render, weights
@@ -121,7 +122,7 @@ def test_sigma_shows_personal_and_global_on_one_axis(run_of: RunOf) -> None:
     figure = weights.sigma(run)
     assert figure and figure.legend[0][1] == "personal, median 0.0794"
     assert figure.legend[1][1] == "global, median 0.0785"  # softplus(−2.5) = 0.0789, in a bin from 0.0785
-    assert sigma_counts(torch.tensor([-2.5]))[1158] == 1
+    assert sigma_counts(softplus(torch.tensor([-2.5])))[1158] == 1
     assert len(shapes(figure, "line", "ideal")) == 1, "the start is marked"
 
 
