@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import PREFIX, Measurement, Options, perform
-from server_app.runs import replace_file
+from fedbayes.protocol.files import replace_file
 
 HERE = Path(__file__).parent
 

@@ -1,4 +1,4 @@
-"""What the administrator of a site reads: one line an exchange, on the site's standard output.
+"""What the administrator of a site reads: one line per exchange, on the site's standard output.
 
 With `log-file` in the node's own configuration the lines go to that file as well, which is rotated: at most
 six files of 1 MB, the latest without a number.
@@ -12,6 +12,7 @@ from logging.handlers import RotatingFileHandler
 from flwr.app import RecordDict
 
 from bayes_core.predict.metrics import summarise
+from fedbayes.protocol.columns import HEADLINES, MODELS
 
 BYTES, KEPT = 1_000_000, 5
 
@@ -40,16 +41,19 @@ def describe(asked: RecordDict, reply: RecordDict, seconds: float) -> str:
         parts.append(f"round {number}")
         if (cluster := dict(reply["report"]).get("cluster")) is not None:
             parts.append(f"cluster {cluster!s}")
-    measured = [name for name in ("pm", "gm") if name in reply]
+    measured = [name for name in MODELS if name in reply]
     if measured:
         parts.append(f"after round {number - 1}:")
-        parts += [f"{name.upper()} {_accuracy(reply, name):.4f}" for name in measured]
+        parts += [f"{name.upper()} {_headline(reply, name)}" for name in measured]
     parts += [f"{seconds:.2f} s", f"{_bytes(asked)} bytes in", f"{_bytes(reply)} bytes out"]
     return "  ".join(parts)
 
 
-def _accuracy(reply: RecordDict, name: str) -> float:
-    return summarise(dict(reply[name]))["accuracy"]  # type: ignore[arg-type]
+def _headline(reply: RecordDict, name: str) -> str:
+    """How good a model is: its accuracy, or `RMSE 53.1204`."""
+    figures = summarise(dict(reply[name]))  # type: ignore[arg-type]
+    metric = next(metric for metric in HEADLINES if metric.key in figures)
+    return f"{figures[metric.key]:.4f}" if metric.share else f"{metric.title} {figures[metric.key]:.4f}"
 
 
 def _bytes(content: RecordDict) -> int:

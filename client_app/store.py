@@ -5,29 +5,30 @@ it; each is tagged with format version, run UUID and round, and carries a card t
 state to start round t from is the latest with a tag below t, so a round that the server repeats after a crash begins
 where it began the first time.
 
+A method whose personal model is made anew from what it receives has it in `model.safetensors` beside its state, with
+the same tags and card; `read_model` finds the file that holds the personal model.
+
 Files are replaced by rename: a crash at any moment leaves the previous or the new state, never a mixture.
 Whoever works with a state holds a lock on its folder, which the kernel frees when that process ends.
 """
 
-import fcntl
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from client_app.redact import SiteError, redact
+from fedbayes.protocol import files
 
 FORMAT = 2
 WITHOUT_CARD = 1  # an older format with the same tensors: a run can go on from it
-LATEST, PREVIOUS = "personal.safetensors", "previous.safetensors"
+LATEST, PREVIOUS, MODEL = "personal.safetensors", "previous.safetensors", "model.safetensors"
 LOCK_WAIT = 60.0  # seconds for a dead run's last ClientApp to end
 
 
@@ -54,23 +55,12 @@ class Store:
     def locked(self) -> Iterator[None]:
         """The state for this process alone, after a bounded wait."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder, os.O_RDONLY)
-        deadline = time.monotonic() + LOCK_WAIT
-        try:
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise SiteError(
-                            f"another process has been using the personal model of site {self.folder.name} for "
-                            f"{LOCK_WAIT:g} s; is the site started twice?"
-                        ) from None
-                    time.sleep(0.1)
+        busy = SiteError(
+            f"another process has been using the personal model of site {self.folder.name} for {LOCK_WAIT:g} s; is "
+            "the site started twice?"
+        )
+        with files.locked(self.folder, LOCK_WAIT, busy):
             yield
-        finally:
-            os.close(handle)
 
     def load(self, before: int) -> Stored | None:
         """The latest state with a tag below `before`; None for a client without a past."""
@@ -82,35 +72,36 @@ class Store:
 
     def save(self, server_round: int, tensors: Mapping[str, Tensor], started_from: Stored | None) -> None:
         """The state after `server_round`; the one it started from is kept beside it."""
+        with self._replacing(LATEST, server_round, tensors):
+            if started_from is not None and started_from.file == LATEST:
+                with files.replacing(self.folder / PREVIOUS, shared=True) as link:
+                    os.link(self.folder / LATEST, link)
+
+    def save_model(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
+        """The personal model after `server_round`, of a method that makes it from what it receives.
+
+        Its state is then not what predicts; nothing is started from this file.
+        """
+        with self._replacing(MODEL, server_round, tensors):
+            pass
+
+    @contextmanager
+    def _replacing(self, name: str, server_round: int, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """The tensors with tags and card on the disk; after the block they take the place of the file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         tags = {"format": str(FORMAT), "uuid": self.uuid, "round": str(server_round), "card": self.card}
-        # A name of its own: a late round may still be writing in another process.
-        new = self.folder / f".{uuid4().hex}.tmp"
-        try:
-            save_file(
-                {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, new, tags
-            )
-            if self.durable:
-                self._sync(new)
-        except (SafetensorError, OSError) as error:
-            with suppress(OSError):
-                new.unlink()  # a part of a file, on a disk that may be full
-            raise _system_error(error, new) from None
-        if started_from is not None and started_from.file == LATEST:
-            link = self.folder / f".{uuid4().hex}.tmp"
-            os.link(self.folder / LATEST, link)
-            link.replace(self.folder / PREVIOUS)
-        new.replace(self.folder / LATEST)
+        content = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        # Shared: a late round may still be writing in another process.
+        with files.replacing(self.folder / name, shared=True) as new:
+            try:
+                save_file(content, new, tags)
+                if self.durable:
+                    files.sync(new)
+            except (SafetensorError, OSError) as error:
+                raise _system_error(error, new) from None
+            yield
         if self.durable:
-            self._sync(self.folder)
-
-    @staticmethod
-    def _sync(path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            files.sync(self.folder)
 
     def _read(self, name: str) -> Stored | None:
         path = self.folder / name
@@ -151,3 +142,21 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Tags and tensors of a state; SafetensorError or OSError where it cannot be read."""
     with safe_open(path, framework="pt") as stored:
         return stored.metadata() or {}, {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+
+
+def read_model(folder: Path) -> Path:
+    """The file with the personal model in a client's folder: the newer of model and state, the model at a tie.
+
+    A model of an earlier round than the state is left from before a resume; what cannot be read is older than all.
+    """
+    model, state = folder / MODEL, folder / LATEST
+    return model if model.exists() and _round(model) >= _round(state) else state
+
+
+def _round(path: Path) -> int:
+    """After which round a file was saved, from its tags alone; -1 where it does not say."""
+    try:
+        with safe_open(path, framework="pt") as stored:
+            return int((stored.metadata() or {})["round"])
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return -1

@@ -5,10 +5,11 @@ binned counts of all personal weights (strategies/rounds/evidence.py); each says
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from fedbayes.protocol.files import append_text, replace_file
 
 FILE = "evaluations.jsonl"
 FORMAT = 1
@@ -35,17 +36,15 @@ def read_evaluations(folder: Path) -> list[dict[str, Any]]:
 
 
 def append_evaluation(folder: Path, server_round: int, evidence: Mapping[str, Any]) -> None:
-    line = json.dumps({"format": FORMAT, "round": server_round, **evidence}, separators=(",", ":"))
-    with (folder / FILE).open("a", encoding="utf-8") as stream:
-        stream.write(line + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    """The evidence of one more round, on the disk before this returns."""
+    append_text(folder / FILE, _line({"format": FORMAT, "round": server_round, **evidence}))
 
 
 def drop_evaluations(folder: Path, since: int) -> None:
     """Forget the rounds that a resumed run will measure again."""
     kept = [line for line in read_evaluations(folder) if line["round"] < since]
-    temporary = folder / f".{FILE}.tmp"
-    lines = (json.dumps(line, separators=(",", ":")) + "\n" for line in kept)
-    temporary.write_text("".join(lines), "utf-8")
-    temporary.replace(folder / FILE)
+    replace_file(folder / FILE, "".join(map(_line, kept)).encode(), durable=False)
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":")) + "\n"

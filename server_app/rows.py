@@ -4,23 +4,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from fedbayes.protocol.columns import HEADLINES, MODELS, ROUND_COLUMNS, TITLES
+
 Row = Mapping[str, str]
 NONE = "–"
 WINDOW = 100  # the paper reports the best evaluated round among the last 100
-MODELS = ("pm", "gm")
-METRICS = {
-    "accuracy": "accuracy",
-    "point_accuracy": "accuracy of the mean network",
-    "rmse": "RMSE",
-    "coverage": "targets within 90 % intervals",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "ece": "calibration error (ECE)",
-    "scaled_nll": "NLL after temperature scaling",
-    "scaled_brier": "Brier score after temperature scaling",
-    "scaled_ece": "ECE after temperature scaling",
-    "nonzero": "non-zero weights",
-}
 
 
 def number(row: Row, column: str) -> float | None:
@@ -35,17 +23,22 @@ def number(row: Row, column: str) -> float | None:
 
 def evaluated(rows: Sequence[Row]) -> list[Row]:
     """The rows with a measurement of either model."""
-    columns = [f"{model}_{metric}" for model in MODELS for metric in METRICS]
+    columns = [f"{model}_{metric}" for model in MODELS for metric in TITLES]
     return [row for row in rows if any(number(row, column) is not None for column in columns)]
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """The metric that says how good a model is: accuracy, or RMSE for regression."""
+    """The metric that says how good a model is: the first that some row has; accuracy where none has any."""
 
     def has(metric: str) -> bool:
         return any(number(row, f"{model}_{metric}") is not None for row in rows for model in MODELS)
 
-    return "rmse" if has("rmse") and not has("accuracy") else "accuracy"
+    return next((metric.key for metric in HEADLINES if has(metric.key)), HEADLINES[0].key)
+
+
+def own_columns(rows: Sequence[Row]) -> list[str]:
+    """The columns that not every run has: the method's own."""
+    return [name for name in dict.fromkeys(key for row in rows for key in row) if name not in ROUND_COLUMNS]
 
 
 def last(rows: Sequence[Row], column: str) -> float | None:

@@ -7,14 +7,13 @@ known of row t before it is measured (failures, seconds, bytes) travels in the c
 """
 
 import csv
-import fcntl
+import io
 import json
-import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -22,19 +21,20 @@ from torch import Tensor
 
 from fedbayes import __version__
 from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.columns import (
+    MEASURED,
+    ROUND_COLUMNS,
+    Column,
+    client_columns,
+    columns_of,
+    round_columns,
+)
+from fedbayes.protocol.files import Lock, append_text, replace_file, take_lock
 from fedbayes.protocol.settings import Settings
 from server_app import evaluations
+from server_app.events import emit
 
 FORMAT = 1
-METRICS = (
-    "accuracy", "nll", "brier", "ece", "point_accuracy", "rmse", "coverage", "nonzero", "entropy",
-    "mutual_information", "scaled_nll", "scaled_brier", "scaled_ece", "temperature",
-)  # fmt: skip
-MEASURED = tuple(f"{model}_{metric}" for metric in METRICS for model in ("pm", "gm"))
-CLUSTERS = ("clusters", "cluster_changes", "adjusted_rand")
-EXCHANGE = ("clients_ok", "clients_failed", "seconds", "bytes_up", "bytes_down")
-ROUND_COLUMNS = ("round", *MEASURED, *CLUSTERS, *EXCHANGE)
-CLIENT_COLUMNS = ("round", "site", "cluster", "n_test", *MEASURED, "uncertainty", "status")
 RESUME_MAY_CHANGE = ("rounds", "eval-every")
 PLACES = ("resume", "resume-with", "out-dir", "data-dir")  # how and where, not what
 CLOSING_ROUNDS = 100
@@ -66,29 +66,25 @@ def read_rows(file: Path) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(stream) if None not in row.values()]
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """The old file or the new one, never a mixture, whatever happens in between."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-
-
 class RunFolder:
     """The one writer of OUT/RUN, from `open` to `close`."""
 
-    def __init__(self, path: Path, config: dict[str, Any], lock: TextIO) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], lock: Lock) -> None:
         self.path = path
         self.config = config
         self._lock = lock
+        own = columns_of(config)
+        self._columns = {"rounds.csv": round_columns(own), "clients.csv": client_columns(own)}
+        self._left_out: set[str] = set()  # columns that nobody declared, and that were warned of
 
     @classmethod
-    def open(cls, settings: Settings, facts: Mapping[str, Any]) -> "RunFolder":
+    def open(
+        cls, settings: Settings, facts: Mapping[str, Any], columns: Sequence[Column] = ()
+    ) -> "RunFolder":
         """Create the folder of a new run, or take over that of a run to resume.
 
-        `facts` are what hello told (clients, model, classes); a resumed run must find the same ones.
+        `facts` are what hello told (clients, model, classes); a resumed run must find the same ones. `columns` are
+        the method's own; a resumed run keeps those that it was started with beside them.
         """
         path = Path(settings.out_dir).resolve() / settings.run_name
         config = read_config(path)
@@ -129,21 +125,20 @@ class RunFolder:
             for key in ("model", "classes", "partitions"):
                 if config[key] != facts[key]:
                     raise RunError(f"{path} was trained with {key} {config[key]}, not {facts[key]}.")
-        folder = cls(path, config, lock)
-        folder.config |= {"settings": settings.as_config() | {"resume": False, "resume-with": "*"}, **facts}
-        return folder
+        config |= {"settings": settings.as_config() | {"resume": False, "resume-with": "*"}, **facts}
+        own = {column.name: column.as_config() for column in (*columns_of(config), *columns)}
+        if own:
+            config["columns"] = list(own.values())
+        return cls(path, config, lock)
 
     def begin(self, first_round: int) -> None:
         """Write what is known now, and drop the rows that the rounds to come will write (again)."""
         self.set_state("running")
         evaluations.drop_evaluations(self.path, since=first_round - 1)
-        for name, columns in (("rounds.csv", ROUND_COLUMNS), ("clients.csv", CLIENT_COLUMNS)):
+        for name in self._columns:
             kept = [row for row in read_rows(self.path / name) if int(row["round"]) < first_round - 1]
-            with (self.path / f".{name}.tmp").open("w", newline="", encoding="utf-8") as stream:
-                writer = csv.DictWriter(stream, columns)
-                writer.writeheader()
-                writer.writerows(kept)
-            (self.path / f".{name}.tmp").replace(self.path / name)
+            text = self._sheet(name, kept, header=True)
+            replace_file(self.path / name, text.encode(), durable=False)
 
     def append(
         self,
@@ -154,8 +149,25 @@ class RunFolder:
         """One finished row of rounds.csv, its clients' rows and, where it was measured, its evidence."""
         if evidence is not None:
             evaluations.append_evaluation(self.path, row["round"], evidence)
-        _append(self.path / "clients.csv", CLIENT_COLUMNS, clients)
-        _append(self.path / "rounds.csv", ROUND_COLUMNS, [row])
+        for name, rows in (("clients.csv", clients), ("rounds.csv", [row])):
+            append_text(self.path / name, self._sheet(name, rows))
+
+    def _sheet(self, name: str, rows: Sequence[Mapping[str, Any]], header: bool = False) -> str:
+        """Rows as CSV. A column that nobody declared is left out with a warning: it is no reason to end a run."""
+        columns = self._columns[name]
+        for column in sorted({key for row in rows for key in row}.difference(columns, self._left_out)):
+            self._left_out.add(column)
+            emit(
+                "warning",
+                message=f'{name} has no column "{column}", which the method reported: it is left out. Declare it '
+                "among the method's columns.",
+            )
+        stream = io.StringIO(newline="")
+        writer = csv.DictWriter(stream, columns, restval="", extrasaction="ignore")
+        if header:
+            writer.writeheader()
+        writer.writerows(rows)
+        return stream.getvalue()
 
     def keep(self, name: str, evidence: Mapping[str, Any]) -> None:
         """NAME.json: what a method found out on the way, for the report."""
@@ -188,6 +200,7 @@ class RunFolder:
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+    """Round, tensors and memory in a run folder's checkpoint; None without one."""
     file = path / "checkpoint.safetensors"
     if not file.exists():
         return None
@@ -242,31 +255,24 @@ def stored_agreement(settings: Settings) -> Agreement | None:
 
 
 def closing_rows(path: Path) -> list[dict[str, str]]:
-    """The measured rows of the last rounds, without their empty cells: what a closing table is made from."""
-    rows = [
-        {column: row[column] for column in ("round", *MEASURED) if row[column]} for row in read_rows(path)
-    ]
+    """The measured rows of the last rounds, without their empty cells: what a closing table is made from.
+
+    Of the columns that every run has, those of models; and all of the method's own.
+    """
+    rows = read_rows(path)
     latest = int(rows[-1]["round"]) if rows else 0
-    return [row for row in rows if len(row) > 1 and int(row["round"]) >= latest - CLOSING_ROUNDS]
+    fixed = set(ROUND_COLUMNS) - {"round", *MEASURED}
+    return [
+        {column: cell for column, cell in row.items() if cell and column not in fixed}
+        for row in rows
+        if int(row["round"]) >= latest - CLOSING_ROUNDS and any(row.get(column) for column in MEASURED)
+    ]
 
 
-def _append(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    with file.open("a", newline="", encoding="utf-8") as stream:
-        csv.DictWriter(stream, columns, restval="").writerows(rows)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _take_lock(path: Path) -> TextIO:
-    """The writer's lock; the kernel frees it when its process ends, however it ends."""
-    stream = (path / ".writer.lock").open("w")
-    deadline = time.monotonic() + LOCK_WAIT
-    while True:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return stream
-        except OSError:
-            if time.monotonic() > deadline:
-                stream.close()
-                raise RunError(f"Another process is writing the run in {path}.") from None
-            time.sleep(0.2)
+def _take_lock(path: Path) -> Lock:
+    """The writer's lock."""
+    busy = RunError(f"Another process is writing the run in {path}.")
+    try:
+        return take_lock(path / ".writer.lock", LOCK_WAIT, busy)
+    except OSError as error:
+        raise RunError(f"{path} cannot be locked: {error.strerror}.") from None

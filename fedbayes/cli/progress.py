@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from fedbayes.cli.tensorboard import EventFiles
+from fedbayes.protocol.columns import HEADLINES, MODELS
 
 STARTING = "starting Flower…"
 
@@ -89,10 +90,10 @@ class RunProgress:
 
     def _evaluated(self, event: dict[str, Any]) -> None:
         self._scores = "  ".join(
-            f"{model.upper()} {unit}{event[f'{model}_{metric}']:{form}}"
-            for metric, unit, form in (("accuracy", "", ".3f"), ("rmse", "RMSE ", ".4g"))
-            for model in ("pm", "gm")
-            if event.get(f"{model}_{metric}") is not None
+            f"{model.upper()} {value:.3f}" if metric.share else f"{model.upper()} {metric.title} {value:.4g}"
+            for metric in HEADLINES
+            for model in MODELS
+            if (value := event.get(f"{model}_{metric.key}")) is not None
         )
         if self._bar is not None:
             self._update(None)

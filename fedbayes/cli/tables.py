@@ -5,15 +5,26 @@ from collections.abc import Mapping, Sequence
 from rich.box import ROUNDED
 from rich.table import Table
 
-from server_app.rows import METRICS, MODELS, NONE, WINDOW, Row, best, evaluated, last, mean_and_sd
+from fedbayes.protocol.columns import MODELS, TITLES
+from server_app.rows import (
+    NONE,
+    WINDOW,
+    Row,
+    best,
+    evaluated,
+    last,
+    mean_and_sd,
+    own_columns,
+    series,
+)
 
 
 def run_table(name: str, rows: Sequence[Row]) -> Table:
-    """Personal beside global, as measured in the last evaluated round."""
+    """Personal beside global, as measured in the last evaluated round; below them the method's own columns."""
     measured = evaluated(rows)
     at = f", round {measured[-1]['round']}" if measured else ""
     table = new_table(f"{name}{at}")
-    for metric, title in METRICS.items():
+    for metric, title in TITLES.items():
         cells = [_figure(last(rows, f"{model}_{metric}")) for model in MODELS]
         if cells != [NONE, NONE]:
             table.add_row(title, *cells)
@@ -21,6 +32,9 @@ def run_table(name: str, rows: Sequence[Row]) -> Table:
     if any(peaks):
         cells = [f"{peak[0]:.4f} (round {peak[1]})" if peak else NONE for peak in peaks]
         table.add_row(f"best accuracy, last {WINDOW} rounds", *cells)
+    own = {name: points[-1] for name in own_columns(rows) if (points := series(rows, name))}
+    if own:
+        table.caption = ", ".join(f"{name} {value:g} (round {at})" for name, (at, value) in own.items())
     return table
 
 
@@ -34,7 +48,7 @@ def seeds_table(name: str, runs: Mapping[int, Sequence[Row]]) -> Table:
             table.add_row(title, *cells)
 
     for metric in ("accuracy", "rmse", "nll", "coverage", "ece"):
-        title = f"{METRICS[metric]}, last round"
+        title = f"{TITLES[metric]}, last round"
         add(title, [[last(rows, f"{model}_{metric}") for rows in runs.values()] for model in MODELS])
         if metric == "accuracy":
             peaks = [[best(rows, f"{model}_accuracy") for rows in runs.values()] for model in MODELS]
@@ -50,6 +64,6 @@ def _figure(value: float | None) -> str:
 def new_table(title: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=ROUNDED)
     table.add_column("")
-    table.add_column("personal", justify="right", style="cyan")
-    table.add_column("global", justify="right", style="green")
+    for name, colour in zip(MODELS.values(), ("cyan", "green"), strict=True):
+        table.add_column(name, justify="right", style=colour)
     return table

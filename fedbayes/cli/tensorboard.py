@@ -3,22 +3,13 @@
 Written by the command from the run's events, so a federation elsewhere needs no TensorBoard.
 """
 
-import time
 from pathlib import Path
 from typing import Any
 
 from fedbayes.errors import CommandError
+from fedbayes.protocol.columns import MODELS
 
-MODELS = {"pm": "personal", "gm": "global"}
-OF_A_ROUND = (
-    "seconds",
-    "bytes_up",
-    "bytes_down",
-    "clients_ok",
-    "clients_failed",
-    "clusters",
-    "cluster_changes",
-)
+NO_FIGURES = ("event", "time", "round", "rounds")  # of an event: what it is and when, not what it tells
 
 
 def require_tensorboard() -> None:
@@ -46,37 +37,24 @@ class EventFiles:
         """Write what one event tells; others than these have no figures."""
         match event.get("event"):
             case "start":
-                self._forget_since(int(event["round"]) - 1)
+                # A resumed run writes these rounds again: TensorBoard drops what earlier files say of them.
+                self._open(purge_step=int(event["round"]) - 1)
             case "round":
-                self._write(event, {name: f"round/{name}" for name in OF_A_ROUND})
+                self._write(event, {name: f"round/{name}" for name in event if name not in NO_FIGURES})
             case "evaluated":
                 metrics = [name.partition("_") for name in event if name.partition("_")[0] in MODELS]
                 tags = {f"{model}_{metric}": f"{metric}/{MODELS[model]}" for model, _, metric in metrics}
                 self._write(event, tags)
 
     def _write(self, event: dict[str, Any], tags: dict[str, str]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        for name, tag in tags.items():
+            if isinstance(event[name], int | float):
+                if self._writer is None:
+                    self._open(purge_step=None)
+                self._writer.add_scalar(tag, event[name], int(event["round"]))
 
-        values = [
-            Summary.Value(tag=tag, simple_value=float(event[name]))
-            for name, tag in tags.items()
-            if isinstance(event.get(name), int | float)
-        ]
-        if values:
-            summary = Summary(value=values)
-            self._add(Event(wall_time=time.time(), step=int(event["round"]), summary=summary))
+    def _open(self, purge_step: int | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # torch takes seconds to import
 
-    def _forget_since(self, step: int) -> None:
-        """A resumed run writes these rounds again: TensorBoard drops what earlier files say of them."""
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-        log = SessionLog(status=SessionLog.START)
-        self._add(Event(wall_time=time.time(), step=step, session_log=log))
-
-    def _add(self, event: Any) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        if self._writer is None:
-            self._writer = EventFileWriter(str(self._folder), flush_secs=5)
-        self._writer.add_event(event)
+        self.close()
+        self._writer = SummaryWriter(str(self._folder), purge_step=purge_step, flush_secs=5)

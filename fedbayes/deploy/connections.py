@@ -4,8 +4,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedbayes.errors import CommandError
-from fedbayes.launch.app_bundle import toml_value
 from fedbayes.protocol.settings import NAME
 
 
@@ -48,11 +49,10 @@ def remember(name: str, address: str, certificate: Path) -> bool:
                 f'"{name}" is another federation in {file}, at {known[name].get("address")}; take another --name.'
             )
         return False
-    lines = "".join(f"{key} = {toml_value(value)}\n" for key, value in wanted.items())
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as stream:
-            stream.write(f"\n[superlink.{name}]\n{lines}")
+            stream.write("\n" + tomli_w.dumps({"superlink": {name: wanted}}))
     except OSError as error:
         raise CommandError(f"{file} cannot be written: {error.strerror}.") from None
     return True

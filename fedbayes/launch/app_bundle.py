@@ -6,12 +6,13 @@ them, and works from any folder.
 """
 
 import importlib.util
-import json
 import pkgutil
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from fedbayes.errors import CommandError
 from fedbayes.protocol.settings import app_file
@@ -50,14 +51,10 @@ def methods() -> list[str]:
 
 def write_run_config(file: Path, config: Mapping[str, Any]) -> Path:
     """The run's settings as a TOML file: `flwr run -c key=value` cannot take quotes inside a value."""
-    file.write_text("".join(f"{key} = {toml_value(value)}\n" for key, value in config.items()), "utf-8")
+    file.write_text(tomli_w.dumps(config), "utf-8")
     return file
 
 
 def toml_value(value: bool | int | float | str) -> str:
-    """One scalar in TOML; a JSON string is a TOML basic string once DEL is escaped too."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+    """One scalar in TOML, on one line."""
+    return tomli_w.dumps({"_": value}).removeprefix("_ = ").removesuffix("\n")

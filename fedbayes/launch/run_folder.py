@@ -5,13 +5,10 @@ whoever comes next finds that out and ends what the dead one left running. (The 
 own on .writer.lock: two writers are impossible even when two commands are not.)
 """
 
-import fcntl
 import json
 import os
 import re
-import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +17,23 @@ from safetensors import SafetensorError, safe_open
 
 from fedbayes.errors import CommandError
 from fedbayes.launch.processes import MARKER_BYTES, end_all, is_alive
+from fedbayes.protocol.files import is_locked, locked, replace_file
 
 LOCK = "lock.json"
-MARKER_FORM = re.compile(
-    rf"[0-9a-f]{{{2 * MARKER_BYTES}}}"
-)  # a lock may come from anyone: nothing else is used
+LOCK_WAIT = 30.0  # seconds for another command to judge and replace a lock
+# A lock may come from anyone: nothing else is used.
+MARKER_FORM = re.compile(rf"[0-9a-f]{{{2 * MARKER_BYTES}}}")
 
 
 def take_lock(folder: Path, marker: str) -> str | None:
     """Make this process the one that runs the run; returns a note when an earlier one had left processes."""
-    with _alone(folder):
+    # One command at a time in the few lines that judge and replace a lock.
+    with locked(folder, LOCK_WAIT, CommandError(f"Another command is starting run {folder.name}.")):
         note = _clear_stale_lock(folder)
         content = {"pid": os.getpid(), "created": psutil.Process().create_time(), "marker": marker}
-        # Not server_app.runs.replace_file: a lock need not survive a power cut, and this module stays light.
-        unfinished = folder / f".{LOCK}.tmp"
-        unfinished.write_text(json.dumps(content), "utf-8")
-        unfinished.replace(folder / LOCK)
+        replace_file(
+            folder / LOCK, json.dumps(content).encode(), durable=False
+        )  # of no use after a power cut
     return note
 
 
@@ -78,37 +76,9 @@ def _clear_stale_lock(folder: Path) -> str | None:
     return None
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One command at a time in the few lines that judge and replace a lock."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise CommandError(f"Another command is starting run {folder.name}.") from None
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
-
-
 def is_held(folder: Path) -> bool:
     """Whether someone is at work in the folder: a living command, or a ServerApp with the writer's lock."""
-    if owner(folder) is not None:
-        return True
-    try:
-        with (folder / ".writer.lock").open() as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return owner(folder) is not None or is_locked(folder / ".writer.lock")
 
 
 def saved_rounds(folder: Path) -> int:
@@ -125,7 +95,7 @@ def saved_rounds(folder: Path) -> int:
 
 def set_state(folder: Path, state: str, message: str = "", unless: Collection[str] = ()) -> None:
     """Say in config.json how the run ended, `unless` its ServerApp has already said one of these."""
-    from server_app.runs import read_config, replace_file
+    from server_app.runs import read_config
 
     config = read_config(folder)
     if config is not None and config.get("state") not in unless:

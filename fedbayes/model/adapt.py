@@ -24,8 +24,8 @@ from fedbayes.errors import CommandError, ModelError
 from fedbayes.model.finished import Finished
 from fedbayes.model.inputs import labels, scaled, scaled_by_itself
 from fedbayes.model.personal import PersonalModel
+from fedbayes.protocol.columns import TITLES
 from fedbayes.protocol.streams import seed_of, stream
-from server_app.rows import METRICS
 
 ROUNDS = 20  # of `local-steps` steps each, unless the user says otherwise
 
@@ -100,6 +100,6 @@ def _comparison(adapted: Adapted, x: Tensor, y: Tensor) -> Table:
     table = new_table(f"{len(y)} test examples")
     models = (adapted.personal(), adapted.start())
     figures = [summarise(model.tally(x, y)) for model in models]
-    for metric in (metric for metric in METRICS if metric in figures[0]):
-        table.add_row(METRICS[metric], *(f"{figure[metric]:.4f}" for figure in figures))
+    for metric in (metric for metric in TITLES if metric in figures[0]):
+        table.add_row(TITLES[metric], *(f"{figure[metric]:.4f}" for figure in figures))
     return table

@@ -33,8 +33,8 @@ from fedbayes.errors import CommandError, ModelError
 from fedbayes.model.inputs import labels
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.files import replace_file
 from server_app.rows import NONE
-from server_app.runs import replace_file
 
 FORMAT = "1"
 AS_THEY_ARE = Agreement()

@@ -1,20 +1,19 @@
 """The report of a run: one self-contained report.html that opens offline from a file."""
 
 import time
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from bayes_core.predict.forecast import LEVEL
+from fedbayes.protocol.columns import MODELS, SHOWN, columns_of
+from fedbayes.protocol.files import replace_file
 from fedbayes.protocol.settings import defaults
 from server_app.report import certainty, clients, clusters, progress, weights
-from server_app.report.figure import NAMES, Table, headline, shown
+from server_app.report.figure import Table, as_share, headline, shown
 from server_app.report.files import Run, read_run
-from server_app.report.page import details, page, section, table, tiles
-from server_app.report.words import failure_rows, method_name, rounds_done, summary
-from server_app.rows import METRICS, MODELS, best, duration, last
-from server_app.runs import replace_file
+from server_app.report.page import page
+from server_app.report.words import failure_rows, method_words, rounds_done, summary
+from server_app.rows import NONE, WINDOW, best, duration, last
 
 FILE = "report.html"
 FAILURES_SHOWN = 100
@@ -30,43 +29,47 @@ def write_report(folder: Path) -> Path:
 
 
 def render(run: Run) -> str:
-    state = str(run.config.get("state", "?"))
-    version, created = escape(str(run.config.get("fedbayes", "?"))), escape(_day(run))
-    head = (
-        f'<header><h1>{escape(run.name)}</h1><span class="badge {escape(state)}">{escape(state)}</span>'
-        f"<small>started {created} · fedbayes {version}</small></header>"
-    )
-    words = "".join(f"<p>{paragraph}</p>" for paragraph in summary(run) if paragraph)
-    parts = [
-        head,
-        words,
-        tiles(_tiles(run)),
-        section("Result", [progress.convergence(run), clients.clients(run)], first=_result(run)),
-        section(
-            "Calibration and uncertainty",
-            [
+    """The whole page."""
+    failed, usual = failure_rows(run), defaults()
+    settings = [[key, str(value)] for key, value in run.settings.items()]
+    changed = [line for line in settings if run.settings[line[0]] != usual.get(line[0])]
+    own = [progress.own(run, column) for column in columns_of(run.config) if column.of == "round"]
+    return page(
+        "report",
+        title=run.name,
+        state=str(run.config.get("state", "?")),
+        created=_day(run),
+        version=str(run.config.get("fedbayes", "?")),
+        method=method_words(run).title,
+        summary=summary(run),
+        tiles=_tiles(run),
+        result=_result(run),
+        figures={
+            "result": [progress.convergence(run), clients.clients(run)],
+            "certainty": [
                 certainty.reliability(run),
                 certainty.intervals(run),
                 certainty.uncertainty(run),
                 certainty.histograms(run),
             ],
-        ),
-        section("Clusters", [clusters.heat_map(run), clusters.eigenvalues(run), clusters.memberships(run)]),
-        section(
-            "Weights, time and bytes",
-            [
+            "clusters": [clusters.heat_map(run), clusters.eigenvalues(run), clusters.memberships(run)],
+            "own": own,
+            "cost": [
                 weights.sigma(run),
                 weights.inclusion(run),
                 weights.layers(run),
                 progress.seconds(run),
                 progress.traffic(run),
             ],
-        ),
-        section("Failures", [progress.failures(run)], _failures(run)),
-        section("Settings", [], _settings(run.settings)),
-        section("What is not here", [], "".join(f"<p>{escape(line)}</p>" for line in run.missing)),
-    ]
-    return page(f"{run.name} · fedbayes", "\n".join(part for part in parts if part))
+            "failures": [progress.failures(run)],
+        },
+        failed=failed[:FAILURES_SHOWN],
+        more_failed=len(failed) - FAILURES_SHOWN,
+        clients_told=bool(run.clients),
+        changed=Table(["changed setting", "value"], [line for line in changed if line[0] not in NO_SETTINGS]),
+        settings=Table(["setting", "value"], settings),
+        missing=run.missing,
+    )
 
 
 def _day(run: Run) -> str:
@@ -78,74 +81,37 @@ def _day(run: Run) -> str:
 
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:
+    """Style, figure, and what it is."""
     metric = headline(run)
-    entries = [
-        (model, shown(metric, value), f"{NAMES[model]} {METRICS[metric]}")
-        for model in MODELS
-        if (value := last(run.rows, f"{model}_{metric}")) is not None
-    ]
-    errors = [
-        (model, shown("accuracy", value), f"{NAMES[model]} calibration error")
-        for model in MODELS
-        if (value := last(run.rows, f"{model}_ece")) is not None
-    ]
-    errors += [
-        (model, shown("coverage", value), f"{NAMES[model]}, within {LEVEL:.0%} intervals")
-        for model in MODELS
-        if (value := last(run.rows, f"{model}_coverage")) is not None
-    ]
+
+    def of_models(key: str, form: Callable[[float], str], words: str) -> list[tuple[str, str, str]]:
+        found = {model: last(run.rows, f"{model}_{key}") for model in MODELS}
+        return [
+            (model, form(value), f"{MODELS[model]}{words}")
+            for model, value in found.items()
+            if value is not None
+        ]
+
     failed = int(progress.total(run, "clients_failed"))
     return [
-        *entries,
-        *errors,
+        *of_models(metric.key, lambda value: shown(metric, value), f" {metric.title}"),
+        *of_models("ece", as_share, " calibration error"),
+        *of_models("coverage", as_share, f", within {LEVEL:.0%} intervals"),
         ("", f"{rounds_done(run)}", f"rounds of {run.settings.get('rounds', '?')}"),
         ("", duration(progress.total(run, "seconds")), "time in rounds"),
         ("bad" if failed else "", str(failed), "failed replies"),
     ]
 
 
-def _result(run: Run) -> str:
+def _result(run: Run) -> Table:
     """Every metric of the last measured round, and the paper's best of the last 100."""
     lines = [
-        [title, *(shown(metric, last(run.rows, f"{model}_{metric}")) for model in MODELS)]
-        for metric, title in METRICS.items()
-        if any(last(run.rows, f"{model}_{metric}") is not None for model in MODELS)
+        [metric.title, *(shown(metric, last(run.rows, f"{model}_{metric.key}")) for model in MODELS)]
+        for metric in SHOWN
+        if any(last(run.rows, f"{model}_{metric.key}") is not None for model in MODELS)
     ]
     peaks = [best(run.rows, f"{model}_accuracy") for model in MODELS]
     if any(peaks):
-        cells = [f"{shown('accuracy', peak[0])} (round {peak[1]})" if peak else "–" for peak in peaks]
-        lines.append(["best of the last 100 rounds", *cells])
-    if not lines:
-        return ""
-    about = "The last measured round, all clients' test examples together."
-    numbers = table(Table(["", "personal", "global"], lines))
-    return (
-        f'<figure id="result"><h3>{escape(method_name(run))}</h3>{numbers}'
-        f"<figcaption>{escape(about)}</figcaption></figure>"
-    )
-
-
-def _failures(run: Run) -> str:
-    lines = failure_rows(run)
-    if not lines:
-        return "<p>None: every reply could be used.</p>" if run.clients else ""
-    rows = "".join(
-        f'<tr><td class="n">{escape(at)}</td><td>{escape(site)}</td><td class="why">{escape(reason)}</td></tr>'
-        for at, site, reason in lines[:FAILURES_SHOWN]
-    )
-    more = (
-        f"<p>… and {len(lines) - FAILURES_SHOWN} more in clients.csv.</p>"
-        if len(lines) > FAILURES_SHOWN
-        else ""
-    )
-    head = "<tr><th class=n>round</th><th>site</th><th>what happened</th></tr>"
-    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>{more}'
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
-    """Those that differ from the defaults, then all of them on request."""
-    usual = defaults()
-    own = [key for key in settings if settings[key] != usual.get(key) and key not in NO_SETTINGS]
-    changed = Table(["changed setting", "value"], [[key, str(settings[key])] for key in own])
-    rest = Table(["setting", "value"], [[key, str(value)] for key, value in settings.items()])
-    return (table(changed) if own else "<p>All at their defaults.</p>") + details("All settings", table(rest))
+        cells = [f"{as_share(peak[0])} (round {peak[1]})" if peak else NONE for peak in peaks]
+        lines.append([f"best of the last {WINDOW} rounds", *cells])
+    return Table(["", *MODELS.values()], lines)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from server_app.report.figure import NAMES, Figure, Table, evenly, natural
+from fedbayes.protocol.columns import MODELS
+from server_app.report.figure import Figure, Table, evenly, natural
 from server_app.report.files import Evaluation, Numbers, Run, Tally
 from server_app.report.svg import Plot, Scale, drawing, element, hint, label, percent
-from server_app.rows import MODELS, Row, series
+from server_app.rows import Row, series
 
 CLIENTS_SHOWN = 5  # as many as in the paper's figure
 MILESTONES = (0, 1, 10)  # the paper's epochs; the last round is added
@@ -24,21 +25,21 @@ def reliability(run: Run) -> Figure | None:
     most = max(n / tally.n for tally in tallies.values() for n in tally.bin_n)
     rows = []
     for model, tally in tallies.items():
-        rows += [[NAMES[model], *line] for line in draw_reliability(plot, tally, model, NAMES[model])]
+        rows += [[MODELS[model], *line] for line in draw_reliability(plot, tally, model, MODELS[model])]
         bins = len(tally.bin_n)
         heights = [n / tally.n / most for n in tally.bin_n]
         counts.steps([i / bins for i in range(bins + 1)], heights, model)
     counts.body.append(label("examples", 0, 312, class_="name"))
     verdicts = {model: verdict(tally) for model, tally in tallies.items()}
     alt = f"Reliability diagram after round {final.round}. " + " ".join(
-        f"The {NAMES[model]} model is {words}." for model, words in verdicts.items()
+        f"The {MODELS[model]} model is {words}." for model, words in verdicts.items()
     )
-    picture = drawing(362, "".join(plot.body + counts.body), title, alt)
+    picture = drawing(362, plot.body + counts.body, title, alt)
     caption = (
         f"After round {final.round}, all clients' test examples together. On the dashed line a model is right "
         "as often as it says; below it, it is too sure. Larger dots, and the strip below: more examples."
     )
-    legend = [(f"line {model}", f"{NAMES[model]}: {words}") for model, words in verdicts.items()]
+    legend = [(f"line {model}", f"{MODELS[model]}: {words}") for model, words in verdicts.items()]
     return Figure("reliability", title, picture, caption, legend, Table(_RELIABILITY, rows))
 
 
@@ -63,17 +64,20 @@ def intervals(run: Run) -> Figure | None:
         plot.line([(0, 0), *points, (1, 1)], model)
         for level, share in points:
             plot.dot(
-                (level, share), model, 3, f"{NAMES[model]}: {percent(share)} in the {percent(level)} interval"
+                (level, share),
+                model,
+                3,
+                f"{MODELS[model]}: {percent(share)} in the {percent(level)} interval",
             )
-            rows.append([NAMES[model], percent(level), percent(share)])
+            rows.append([MODELS[model], percent(level), percent(share)])
         ends[model] = f"{percent(points[-1][1])} in the {percent(points[-1][0])} interval"
     title = "Calibration of intervals"
-    words = "; ".join(f"{NAMES[model]} model: {end}" for model, end in ends.items())
+    words = "; ".join(f"{MODELS[model]} model: {end}" for model, end in ends.items())
     caption = (
         f"After round {final.round}, all clients' test examples together. On the dashed line as many targets lie in "
         "an interval as it promises; below it, intervals are too narrow."
     )
-    legend = [(f"line {model}", f"{NAMES[model]}: {end}") for model, end in ends.items()]
+    legend = [(f"line {model}", f"{MODELS[model]}: {end}") for model, end in ends.items()]
     table = Table(("model", "interval", "targets within"), rows)
     return Figure("intervals", title, plot.svg(title, f"{title}: {words}."), caption, legend, table)
 
@@ -159,12 +163,12 @@ def uncertainty(run: Run) -> Figure | None:
         plot.line(doubts, "doubt")
         legend.append(("line doubt", f"mutual information, now {percent(doubts[-1][1])}"))
     alt = (
-        f"Entropy of the {NAMES[model]} model's predictions, as a share of a uniform guess's: "
+        f"Entropy of the {MODELS[model]} model's predictions, as a share of a uniform guess's: "
         f"{percent(means[0][1])} in round {means[0][0]}, {percent(means[-1][1])} in round {means[-1][0]}, at "
         f"{len(lines)} clients."
     )
     caption = (
-        f"Entropy of the {NAMES[model]} model's predictions on the client's own test data; 100 % is a uniform "
+        f"Entropy of the {MODELS[model]} model's predictions on the client's own test data; 100 % is a uniform "
         "guess. A client whose line stays high is not sure of its own data."
     ).replace("100 %", percent(1))
     if shows_doubts:
@@ -228,16 +232,16 @@ def histograms(run: Run) -> Figure | None:
     title = "How sure are the predictions?"
     rounds = ", ".join(str(one.round) for one in moments)
     alt = (
-        f"Histograms of the entropy of the {NAMES[model]} model's predictions for {len(clients)} clients, from "
+        f"Histograms of the entropy of the {MODELS[model]} model's predictions for {len(clients)} clients, from "
         f"the surest to the least sure, after rounds {rounds}: "
         + "; ".join(f"round {one.round} mean {percent(_mean(one, key))}" for one in moments)
         + "."
     )
     caption = (
-        f"Each histogram: a client's own test examples by the entropy of the {NAMES[model]} model's prediction. "
+        f"Each histogram: a client's own test examples by the entropy of the {MODELS[model]} model's prediction. "
         "Columns: clients from the surest to the least sure. Every row has its own height."
     )
-    return Figure("histograms", title, drawing(bottom + 12, "".join(body), title, alt), caption)
+    return Figure("histograms", title, drawing(bottom + 12, body, title, alt), caption)
 
 
 def _told(run: Run, key: str) -> list[Evaluation]:

@@ -1,9 +1,19 @@
 """The figure and the table of single clients: accuracy, cluster, labels."""
 
-from server_app.report.figure import NAMES, Figure, Table, cluster_style, headline, natural, shown
+from fedbayes.protocol.columns import MODELS, Metric, columns_of
+from server_app.report.figure import (
+    Figure,
+    Table,
+    bounds_of,
+    cluster_style,
+    headline,
+    natural,
+    on_axis,
+    shown,
+)
 from server_app.report.files import Counts, Run
-from server_app.report.svg import Plot, Scale, element, hint, label, percent, plain
-from server_app.rows import MODELS, Row, evaluated, number
+from server_app.report.svg import Plot, Scale, element, hint, label
+from server_app.rows import NONE, Row, evaluated, number
 
 MOST_ROWS = 40
 
@@ -37,29 +47,31 @@ def clients(run: Run) -> Figure | None:
     for model in models:
         values = sorted(scores[model] for scores in found.values() if model in scores)
         parts.append(
-            f"{NAMES[model]} from {shown(metric, values[0])} to {shown(metric, values[-1])}, "
+            f"{MODELS[model]} from {shown(metric, values[0])} to {shown(metric, values[-1])}, "
             f"median {shown(metric, values[len(values) // 2])}"
         )
-    alt = f"{metric.capitalize()} of each of {len(found)} clients: {'; '.join(parts)}."
+    alt = f"{metric.heading} of each of {len(found)} clients: {'; '.join(parts)}."
     svg, extra = draw(run, found, metric, title, alt)
     told, clusters = composition(run), cluster_of(run)
-    caption = f"{metric.capitalize()} on each client's own test data. {extra}".strip()
+    caption = f"{metric.heading} on each client's own test data. {extra}".strip()
     return Figure(
         "clients",
         title,
         svg,
         caption,
-        [(f"dot {model}", NAMES[model]) for model in models],
+        [(f"dot {model}", MODELS[model]) for model in models],
         _table(run, rows, told, clusters, models, metric),
     )
 
 
-def _scores(row: Row, metric: str) -> dict[str, float]:
-    return {model: value for model in MODELS if (value := number(row, f"{model}_{metric}")) is not None}
+def _scores(row: Row, metric: Metric) -> dict[str, float]:
+    return {model: value for model in MODELS if (value := number(row, f"{model}_{metric.key}")) is not None}
 
 
-def _rows(run: Run, found: dict[str, dict[str, float]], metric: str, title: str, alt: str) -> tuple[str, str]:
-    """A row a client: name, cluster, labels, and the two models on one axis."""
+def _rows(
+    run: Run, found: dict[str, dict[str, float]], metric: Metric, title: str, alt: str
+) -> tuple[str, str]:
+    """A row per client: name, cluster, labels, and the two models on one axis."""
     told, clusters = composition(run), cluster_of(run)
     classes = max((len(one.labels or ()) for one in told.values()), default=0)
     order = sorted(found, key=lambda site: (clusters.get(site, -1), natural(site)))
@@ -67,11 +79,9 @@ def _rows(run: Run, found: dict[str, dict[str, float]], metric: str, title: str,
     chip = 16.0 if clusters else 0.0
     cells = min(96.0, 9.0 * classes) + 8 if classes else 0.0
     values = [value for each in found.values() for value in each.values()]
-    form = percent if metric == "accuracy" else plain
-    bounds = {"at_least": 0.0, "at_most": 1.0} if metric == "accuracy" else {"at_least": 0.0}
     height = 18.0 * len(order) + 44
     plot = Plot(
-        Scale.around(values, metric, form, **bounds),
+        Scale.around(values, metric.title, on_axis(metric), **bounds_of(metric)),
         Scale(len(order), 0, ticks=[]),
         height,
         left=name + chip + cells + 4,
@@ -102,7 +112,7 @@ def _rows(run: Run, found: dict[str, dict[str, float]], metric: str, title: str,
             plot.line(ends, "link")
         for model in reversed(MODELS):
             if model in found[site]:
-                words = f"site {site}: {NAMES[model]} {shown(metric, found[site][model])}"
+                words = f"site {site}: {MODELS[model]} {shown(metric, found[site][model])}"
                 plot.dot((found[site][model], row + 0.5), model, 4.2, words)
     extra = []
     if clusters:
@@ -114,16 +124,16 @@ def _rows(run: Run, found: dict[str, dict[str, float]], metric: str, title: str,
 
 
 def _ranks(
-    run: Run, found: dict[str, dict[str, float]], metric: str, title: str, alt: str
+    run: Run, found: dict[str, dict[str, float]], metric: Metric, title: str, alt: str
 ) -> tuple[str, str]:
     """Many clients: sorted values of each model."""
     values = [value for each in found.values() for value in each.values()]
-    form = percent if metric == "accuracy" else plain
-    plot = Plot(Scale(1, len(found), "clients, sorted"), Scale.around(values, metric, form, at_least=0))
+    height = Scale.around(values, metric.title, on_axis(metric), at_least=0)
+    plot = Plot(Scale(1, len(found), "clients, sorted"), height)
     for model in MODELS:
         some = sorted((each[model], site) for site, each in found.items() if model in each)
         for place, (value, site) in enumerate(some):
-            plot.dot((place + 1, value), model, 2, f"site {site}: {NAMES[model]} {shown(metric, value)}")
+            plot.dot((place + 1, value), model, 2, f"site {site}: {MODELS[model]} {shown(metric, value)}")
     return plot.svg(title, alt), "Sorted, each model for itself; the table names them."
 
 
@@ -133,16 +143,18 @@ def _table(
     told: dict[str, Counts],
     clusters: dict[str, int],
     models: list[str],
-    metric: str,
+    metric: Metric,
 ) -> Table:
     labels = any(one.labels for one in told.values())
     groups = any(one.group is not None for one in told.values())
-    header = ["site", *(NAMES[model] for model in models), "test examples"]
+    header = ["site", *(MODELS[model] for model in models), "test examples"]
     header += ["cluster"] * bool(clusters) + ["true group"] * groups + ["classes"] * labels
+    own = [column for column in columns_of(run.config) if column.of == "client"]
+    header += [column.title for column in own]
     lines = []
     for site, row in rows.items():
         one = told.get(site, Counts())
-        line = [site, *(shown(metric, number(row, f"{model}_{metric}")) for model in models)]
+        line = [site, *(shown(metric, number(row, f"{model}_{metric.key}")) for model in models)]
         line.append(row.get("n_test") or "–")
         if clusters:
             line.append(str(clusters.get(site, "–")))
@@ -150,6 +162,7 @@ def _table(
             line.append("–" if one.group is None else str(one.group))
         if labels:
             line.append(_held(run, one.labels))
+        line += [row.get(column.name) or NONE for column in own]
         lines.append(line)
     return Table(header, lines)
 

@@ -63,7 +63,7 @@ def heat_map(run: Run) -> Figure | None:
         f"({plain(round(far, 1))}). {words}.{thin}"
     )
     legend = [(f"fill {cluster_style(k)}", f"cluster {k}") for k in range(min(found.k, CLUSTER_COLOURS))]
-    return Figure("kl", title, drawing(400, "".join(body), title, alt), caption, legend)
+    return Figure("kl", title, drawing(400, body, title, alt), caption, legend)
 
 
 def eigenvalues(run: Run) -> Figure | None:
@@ -155,7 +155,7 @@ def memberships(run: Run) -> Figure | None:
     return Figure(
         "memberships",
         title,
-        drawing(floor + 20, "".join(body), title, alt),
+        drawing(floor + 20, body, title, alt),
         caption,
         legend,
         Table(("site", "cluster now", "changes"), table),

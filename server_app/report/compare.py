@@ -4,17 +4,17 @@ import csv
 import io
 import statistics
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
+from fedbayes.protocol.columns import MODELS
+from fedbayes.protocol.files import replace_file
 from server_app.report import compared
 from server_app.report.figure import Table, headline
 from server_app.report.files import read_run
 from server_app.report.groups import Group, columns, group, remarks
-from server_app.report.page import details, page, section, table
+from server_app.report.page import page
 from server_app.report.words import rounds_done
-from server_app.rows import METRICS, NONE, last
-from server_app.runs import replace_file
+from server_app.rows import NONE, last
 
 
 def write_comparison(folders: Sequence[Path], target: Path) -> list[Path]:
@@ -31,7 +31,7 @@ def write_comparison(folders: Sequence[Path], target: Path) -> list[Path]:
 
 
 def markdown(groups: Sequence[Group]) -> str:
-    """One line a group, and what must be known of the runs."""
+    """One line per group, and what must be known of the runs."""
     titles = columns(groups)
     lines = [f"| | runs | {' | '.join(titles.values())} |", f"|---|---|{'---|' * len(titles)}"]
     for one in groups:
@@ -42,7 +42,7 @@ def markdown(groups: Sequence[Group]) -> str:
 
 
 def sheet(groups: Sequence[Group]) -> str:
-    """One row a group: its settings, its runs, and mean and sd of every figure in full."""
+    """One row per group: its settings, its runs, and mean and sd of every figure in full."""
     titles = columns(groups)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -72,34 +72,33 @@ def render(groups: Sequence[Group], title: str) -> str:
             str(run.settings.get("seed")),
             f"{rounds_done(run)}",
             str(run.config.get("state")),
-            *(_score(last(run.rows, f"{model}_{headline(run)}")) for model in ("pm", "gm")),
+            *(_score(last(run.rows, f"{model}_{headline(run).key}")) for model in MODELS),
         ]
         for one in groups
         for run in one.runs
     ]
-    each = Table(["run", "group", "seed", "rounds", "state", "PM", "GM"], runs)
-    words = [escape(_about(groups)), *(escape(sentence) for sentence in _best(groups))]
-    body = [
-        f"<header><h1>{escape(title)}</h1></header>",
-        "".join(f"<p>{sentence}</p>" for sentence in words),
-        table(Table(["", "runs", *titles.values()], lines), "compared"),
-        details("Every run", table(each)),
-        section("Convergence", [
-            compared.convergence(groups, "pm"), compared.convergence(groups, "gm"), compared.clients(groups),
-        ]),
-        section("Calibration and uncertainty", [
-            compared.reliability(groups, "pm"), compared.reliability(groups, "gm"), compared.uncertainty(groups),
-        ]),
-        section(
-            "Time and bytes",
-            [
+    return page(
+        "comparison",
+        title=title,
+        words=[_about(groups), *_best(groups)],
+        compared=Table(["", "runs", *titles.values()], lines),
+        runs=Table(["run", "group", "seed", "rounds", "state", "PM", "GM"], runs),
+        figures={
+            "convergence": [
+                *(compared.convergence(groups, model) for model in MODELS),
+                compared.clients(groups),
+            ],
+            "certainty": [
+                *(compared.reliability(groups, model) for model in MODELS),
+                compared.uncertainty(groups),
+            ],
+            "cost": [
                 compared.bars(groups, "seconds", "Time per round", "seconds"),
                 compared.bars(groups, "megabytes", "Bytes per round", "megabytes, up and down"),
             ],
-        ),
-        section("What to know", [], "".join(f"<p>{escape(line)}</p>" for line in remarks(groups))),
-    ]  # fmt: skip
-    return page(f"{title} · fedbayes", "\n".join(part for part in body if part))
+        },
+        remarks=remarks(groups),
+    )
 
 
 def _about(groups: Sequence[Group]) -> str:
@@ -120,8 +119,9 @@ def _best(groups: Sequence[Group]) -> list[str]:
     """Which group is ahead, and whether by more than its spread."""
     said = []
     metric = headline(groups[0].runs[0])
-    best, sign = ("highest", -1) if metric == "accuracy" else ("lowest", 1)
-    for column, name in ((f"pm_{metric}", "personal"), (f"gm_{metric}", "global")):
+    best, sign = ("highest", -1) if metric.better == "higher" else ("lowest", 1)
+    for model, name in MODELS.items():
+        column = f"{model}_{metric.key}"
         scores = [
             (statistics.fmean(present), one)
             for one in groups
@@ -132,7 +132,7 @@ def _best(groups: Sequence[Group]) -> list[str]:
             scores.sort(key=lambda pair: sign * pair[0])
             (_, first), (_, second) = scores[:2]
             said.append(
-                f"The {best} {name} {METRICS[metric]}: {first.title} with {first.shown(column)}, before "
+                f"The {best} {name} {metric.title}: {first.title} with {first.shown(column)}, before "
                 f"{second.title} with {second.shown(column)}."
             )
     return said

@@ -1,11 +1,12 @@
-"""Figures of several groups of runs in one drawing: one colour a group, the mean with a band of one sd."""
+"""Figures of several groups of runs in one drawing: one colour per group, the mean with a band of one sd."""
 
 import statistics
 from collections.abc import Callable, Sequence
 
+from fedbayes.protocol.columns import MODELS, Metric
 from server_app.report.certainty import draw_reliability, entropies, reliability_plot
 from server_app.report.clients import latest
-from server_app.report.figure import NAMES, Figure, headline
+from server_app.report.figure import Figure, headline, on_axis
 from server_app.report.files import Tally
 from server_app.report.groups import Group
 from server_app.report.svg import Plot, Scale, drawing, element, hint, label, percent, plain
@@ -23,12 +24,11 @@ def convergence(groups: Sequence[Group], model: str) -> Figure | None:
     """One model's accuracy over rounds."""
     metric = headline(groups[0].runs[0])
     lines = {
-        place: _band([series(run.rows, f"{model}_{metric}") for run in one.runs])
+        place: _band([series(run.rows, f"{model}_{metric.key}") for run in one.runs])
         for place, one in enumerate(groups)
     }
-    title = f"{NAMES[model].capitalize()} {'accuracy' if metric == 'accuracy' else 'RMSE'}"
-    form = percent if metric == "accuracy" else plain
-    return _over_rounds(f"convergence-{model}", title, groups, lines, form, metric)
+    title = f"{MODELS[model].capitalize()} {metric.title}"
+    return _over_rounds(f"convergence-{model}", title, groups, lines, on_axis(metric), metric.title)
 
 
 def uncertainty(groups: Sequence[Group]) -> Figure | None:
@@ -78,12 +78,12 @@ def reliability(groups: Sequence[Group], model: str) -> Figure | None:
             totals[place] = Tally.together(tallies)
     if not totals:
         return None
-    title, plot = f"Reliability, {NAMES[model]}", reliability_plot()
+    title, plot = f"Reliability, {MODELS[model]}", reliability_plot()
     gaps = []
     for place, tally in totals.items():
         draw_reliability(plot, tally, style(place), groups[place].title)
         gaps.append(f"{groups[place].title} {percent(tally.error)}")
-    alt = f"Reliability diagram of the {NAMES[model]} models. Calibration errors: {'; '.join(gaps)}."
+    alt = f"Reliability diagram of the {MODELS[model]} models. Calibration errors: {'; '.join(gaps)}."
     caption = f"All seeds of a group together. Calibration error: {'; '.join(gaps)}."
     legend = [(f"line {style(place)}", groups[place].title) for place in totals]
     return Figure(f"reliability-{model}", title, plot.svg(title, alt), caption, legend)
@@ -96,9 +96,11 @@ def clients(groups: Sequence[Group]) -> Figure | None:
     values = [value for some in scores.values() for _, value in some]
     if not values:
         return None
-    form = percent if metric == "accuracy" else plain
+    form = on_axis(metric)
     height = 46.0 * len(groups) + 44
-    plot = Plot(Scale.around(values, metric, form), Scale(len(groups), 0, ticks=[]), height, left=10, top=4)
+    plot = Plot(
+        Scale.around(values, metric.title, form), Scale(len(groups), 0, ticks=[]), height, left=10, top=4
+    )
     told = []
     for place, some in scores.items():
         y = plot.py(place + 0.72)
@@ -112,8 +114,8 @@ def clients(groups: Sequence[Group]) -> Figure | None:
             plot.add("line", x1=x, x2=x, y1=y - 10, y2=y + 10, class_=f"stem {style(place)}")
             told.append(f"{groups[place].title} mean {form(mean)}")
     title = "Every client"
-    alt = f"{metric.capitalize()} of every client: {'; '.join(told)}."
-    caption = "One dot a client and run, the line is their mean. Personal models where there are any."
+    alt = f"{metric.heading} of every client: {'; '.join(told)}."
+    caption = "One dot per client and run, the line is their mean. Personal models where there are any."
     return Figure("clients", title, plot.svg(title, alt), caption)
 
 
@@ -149,7 +151,7 @@ def bars(groups: Sequence[Group], column: str, title: str, unit: str) -> Figure 
         f"{groups[place].title} {plain(round(statistics.fmean(some), 3))}" for place, some in found.items()
     )
     caption = f"{unit[0].upper()}{unit[1:]}; mean over the seeds of a group."
-    picture = drawing(8 + 44 * len(found), "".join(body), title, f"{alt}.")
+    picture = drawing(8 + 44 * len(found), body, title, f"{alt}.")
     return Figure(column, title, picture, caption)
 
 
@@ -168,11 +170,11 @@ def _band(runs: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[float, floa
     return found
 
 
-def _scores(one: Group, metric: str) -> list[tuple[str, float]]:
+def _scores(one: Group, metric: Metric) -> list[tuple[str, float]]:
     found = []
     for run in one.runs:
         for site, row in latest(run).items():
-            values = [number(row, f"{model}_{metric}") for model in ("pm", "gm")]
+            values = [number(row, f"{model}_{metric.key}") for model in MODELS]
             value = next((value for value in values if value is not None), None)
             if value is not None:
                 found.append((f"{run.name}, site {site}", value))

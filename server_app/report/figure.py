@@ -1,13 +1,16 @@
 """What every figure of a page is made of, and the words that several of them share."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
+from fedbayes.protocol.columns import BY_KEY, Metric
 from server_app import rows
 from server_app.report.files import Run
+from server_app.report.svg import percent, plain
 
-NAMES = {"pm": "personal", "gm": "global"}
 CLUSTER_COLOURS = 8
 
 
@@ -18,6 +21,14 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    @property
+    def kinds(self) -> list[str]:
+        """The class of each column: "n" where every cell is a number, or nothing."""
+        return [
+            "n" if all(row[i][:1].isdigit() or row[i] in ("–", "") for row in self.rows) else ""
+            for i in range(len(self.header))
+        ]
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -25,23 +36,37 @@ class Figure:
 
     key: str  # its id in the page
     title: str
-    svg: str
+    svg: Markup
     caption: str
     legend: Sequence[tuple[str, str]] = ()  # CSS classes of the mark, and what it means
     table: Table | None = None
 
 
-def headline(run: Run) -> str:
+def headline(run: Run) -> Metric:
     """The metric that says how good a model is."""
-    return rows.headline((*run.rows, *run.clients))
+    return BY_KEY[rows.headline((*run.rows, *run.clients))]
 
 
-def shown(metric: str, value: float | None) -> str:
+def shown(metric: Metric, value: float | None) -> str:
     """A metric as words print it."""
     if value is None:
-        return "–"
-    shares = ("accuracy", "point_accuracy", "coverage", "nonzero")
-    return f"{100 * value:.1f}\u202f%" if metric in shares else f"{value:.4f}"
+        return rows.NONE
+    return as_share(value) if metric.share else f"{value:.4f}"
+
+
+def as_share(value: float) -> str:
+    """`97.0 %`, always with one digit, so that figures in a column line up."""
+    return f"{100 * value:.1f}\u202f%"
+
+
+def on_axis(metric: Metric) -> Callable[[float], str]:
+    """How an axis labels a metric."""
+    return percent if metric.share else plain
+
+
+def bounds_of(metric: Metric) -> dict[str, float]:
+    """Between which values an axis of a metric may lie."""
+    return {"at_least": 0.0} | ({"at_most": 1.0} if metric.share else {})
 
 
 def cluster_style(cluster: int) -> str:

@@ -13,7 +13,9 @@ from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, ValidationE
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.predict.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS, weight_counts
 from bayes_core.predict.metrics import RANKS
+from fedbayes.protocol.columns import MODELS
 from server_app.evaluations import FILE, read_evaluations
+from server_app.report.methods import words_of
 from server_app.rows import Row
 from server_app.runs import RunError, load_checkpoint, read_config, read_rows
 
@@ -97,7 +99,7 @@ class Evaluation(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _find_ranks(cls, line: Any) -> Any:
-        tallies = {model: line.get(model) for model in ("pm", "gm")}
+        tallies = {model: line.get(model) for model in MODELS}
         ranks = {
             f"{model}_ranks": tally.get("ranks")
             for model, tally in tallies.items()
@@ -107,7 +109,7 @@ class Evaluation(BaseModel):
 
 
 class Clusters(BaseModel):
-    """clusters.json: what cFedBayes found in round 0."""
+    """clusters.json: what a method with clusters found before round 1."""
 
     sites: list[str]
     labels: list[int]
@@ -212,7 +214,7 @@ def _clusters(file: Path) -> Clusters | None:
 def _weights(folder: Path, config: dict[str, Any]) -> Weights:
     """Counts over all of the server's distributions; the ratios of layers are means over them."""
     checkpoint = load_checkpoint(folder)
-    if checkpoint is None or config["settings"]["method"] == "local":  # which learns no global model
+    if checkpoint is None or not words_of(config).global_model:
         return Weights()
     sizes = list((config.get("layers") or {}).values())
     told = [
@@ -243,7 +245,7 @@ def _name_what_is_not_there(folder: Path, config: dict[str, Any], missing: list[
         FILE: "no reliability diagram, no histograms of certainty and no weights of personal models",
         "checkpoint.safetensors": "no weights of the global model",
     }
-    if config["settings"]["method"] == "cfedbayes":
+    if words_of(config).clusters:
         wanted["clusters.json"] = "no KL matrix"
     for file, consequence in wanted.items():
         if not (folder / file).exists():

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedbayes.protocol.columns import MODELS, TITLES
 from fedbayes.protocol.settings import defaults
 from server_app.report.files import Run
 from server_app.report.progress import total
-from server_app.report.words import METHODS, rounds_done
-from server_app.rows import METRICS, MODELS, last, mean_and_sd, series
+from server_app.report.words import method_words, rounds_done
+from server_app.rows import last, mean_and_sd, series
 
 # Where and how fast a run was made says nothing of what it is.
 ASIDE = {
     "seed", "run-name", "out-dir", "data-dir", "resume", "threads", "device", "round-timeout", "wait-timeout",
 }  # fmt: skip
-NAMES = {"pm": "PM", "gm": "GM"}
 DIGITS = {"seconds": 2, "megabytes": 2, "failed": 1}
 
 
@@ -38,12 +38,12 @@ class Group:
 def columns(groups: Sequence[Group]) -> dict[str, str]:
     """What the comparison can tell, with titles: every metric that some run has, time, bytes, failures."""
     titles = {
-        f"{model}_{metric}": f"{NAMES[model]} {title}"
-        for metric, title in METRICS.items()
+        f"{model}_{metric}": f"{model.upper()} {title}"
+        for metric, title in TITLES.items()
         for model in MODELS
     }
     titles |= {"adjusted_rand": "adjusted Rand index"}
-    titles |= {"seconds": "seconds a round", "megabytes": "MB a round", "failed": "failed replies"}
+    titles |= {"seconds": "seconds per round", "megabytes": "MB per round", "failed": "failed replies"}
     return {
         column: title
         for column, title in titles.items()
@@ -82,13 +82,13 @@ def group(runs: Sequence[Run]) -> list[Group]:
         own = {key: one.get(key) for key in keys}
         members.setdefault(repr(own), []).append(run)
         values[repr(own)] = own
-    return [Group(_title(values[key], usual), values[key], members[key]) for key in members]
+    return [Group(_title(values[key], usual, members[key][0]), values[key], members[key]) for key in members]
 
 
-def _title(values: dict[str, Any], usual: dict[str, Any]) -> str:
+def _title(values: dict[str, Any], usual: dict[str, Any], one: Run) -> str:
     """`FedAvg`, `pFedBayes, zeta=2`: the method, and what is not at its default; the CSV has every value."""
     words = [
-        METHODS.get(str(value), (str(value), ""))[0] if key == "method" else f"{key}={value}"
+        method_words(one).title if key == "method" else f"{key}={value}"
         for key, value in values.items()
         if key == "method" or value != usual.get(key)
     ]

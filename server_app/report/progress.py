@@ -1,30 +1,30 @@
 """Figures over rounds: convergence (the paper's figure 3), time, bytes, failed replies."""
 
-from server_app.report.figure import NAMES, Figure, Table, headline, shown
+from fedbayes.protocol.columns import MODELS, Column
+from server_app.report.figure import Figure, Table, bounds_of, headline, on_axis, shown
 from server_app.report.files import Run
-from server_app.report.svg import Plot, Scale, percent, plain
-from server_app.rows import METRICS, MODELS, number, series
+from server_app.report.svg import Plot, Scale, plain
+from server_app.rows import number, series
 
 
 def convergence(run: Run) -> Figure | None:
     """Personal and global accuracy (or RMSE) in every evaluated round."""
     title, metric = "Convergence", headline(run)
-    form = percent if metric == "accuracy" else plain
-    bounds = {"at_most": 1.0, "at_least": 0.0} if metric == "accuracy" else {"at_least": 0.0}
-    found = {model: points for model in MODELS if (points := series(run.rows, f"{model}_{metric}"))}
+    found = {model: points for model in MODELS if (points := series(run.rows, f"{model}_{metric.key}"))}
     if not found:
         return None
     values = [value for points in found.values() for _, value in points]
     rounds = [at for points in found.values() for at, _ in points]
-    plot = Plot(Scale(0, max(*rounds, 1), "round"), Scale.around(values, METRICS[metric], form, **bounds))
+    height = Scale.around(values, metric.title, on_axis(metric), **bounds_of(metric))
+    plot = Plot(Scale(0, max(*rounds, 1), "round"), height)
     for model, points in found.items():
         plot.line(points, model)
     for model, points in found.items():
         for at, value in points:
-            plot.dot((at, value), model, 2.6, f"round {at}: {NAMES[model]} {shown(metric, value)}")
+            plot.dot((at, value), model, 2.6, f"round {at}: {MODELS[model]} {shown(metric, value)}")
     ends = {model: shown(metric, points[-1][1]) for model, points in found.items()}
     alt = f"{title} on all clients' test data. " + " ".join(
-        f"The {NAMES[model]} model goes from {shown(metric, points[0][1])} in round {points[0][0]} "
+        f"The {MODELS[model]} model goes from {shown(metric, points[0][1])} in round {points[0][0]} "
         f"to {ends[model]} in round {points[-1][0]}."
         for model, points in found.items()
     )
@@ -32,15 +32,14 @@ def convergence(run: Run) -> Figure | None:
     table = [
         [str(at), *(shown(metric, by_round[model].get(at)) for model in found)] for at in sorted(set(rounds))
     ]
-    lower = " Lower is better." if metric == "rmse" else ""
+    lower = " Lower is better." if metric.better == "lower" else ""
     return Figure(
         "convergence",
         title,
         plot.svg(title, alt),
-        f"{METRICS[metric][0].upper()}{METRICS[metric][1:]} over rounds, pooled over all clients' test "
-        f"examples.{lower}",
-        [(f"line {model}", f"{NAMES[model]}, now {ends[model]}") for model in found],
-        Table(["round", *(NAMES[model] for model in found)], table),
+        f"{metric.heading} over rounds, pooled over all clients' test examples.{lower}",
+        [(f"line {model}", f"{MODELS[model]}, now {ends[model]}") for model in found],
+        Table(["round", *(MODELS[model] for model in found)], table),
     )
 
 
@@ -105,6 +104,22 @@ def failures(run: Run) -> Figure | None:
     total = int(sum(value for _, value in points))
     alt = f"{total} replies failed in {sum(bool(value) for _, value in points)} of {len(points)} rounds."
     return Figure("failed", title, plot.svg(title, alt), alt)
+
+
+def own(run: Run, column: Column) -> Figure | None:
+    """One of the method's own columns over rounds."""
+    points = series(run.rows, column.name)
+    if not points:
+        return None
+    plot = Plot(
+        Scale(0, points[-1][0] or 1, "round"), Scale.around([value for _, value in points], column.title)
+    )
+    plot.line(points, "plain")
+    (first, before), (at, now) = points[0], points[-1]
+    words = f"{column.title}: {plain(before)} in round {first}, {plain(now)} in round {at}."
+    table = Table(["round", column.title], [[str(at), plain(value)] for at, value in points])
+    # The prefix keeps its id apart from those of the other figures.
+    return Figure(f"own-{column.name}", column.title, plot.svg(column.title, words), words, table=table)
 
 
 def total(run: Run, column: str) -> float:

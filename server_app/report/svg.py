@@ -7,7 +7,8 @@ which a page shows at 340 to 480 pixels: text stays readable on a phone.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
+
+from markupsafe import Markup
 
 WIDTH = 400
 Point = tuple[float, float]
@@ -72,31 +73,30 @@ class Scale:
         return self.ticks if self.ticks is not None else nice_ticks(self.low, self.high)
 
 
-def element(tag: str, content: str = "", **attributes: object) -> str:
-    """One SVG element; `class_` and `text_anchor` become class and text-anchor."""
-    words = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{escape(_short(value))}"'
+def element(tag: str, content: str = "", **attributes: object) -> Markup:
+    """One SVG element; `class_` and `text_anchor` become class and text-anchor. Content is text unless it is Markup."""
+    words = Markup().join(
+        Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), _short(value))
         for name, value in attributes.items()
         if value is not None
     )
-    return f"<{tag}{words}>{content}</{tag}>" if content else f"<{tag}{words}/>"
+    return Markup("<{0}{1}>{2}</{0}>" if content else "<{0}{1}/>").format(tag, words, content)
 
 
-def label(text: str, x: float, y: float, **attributes: object) -> str:
-    return element("text", escape(text), x=x, y=y, **attributes)
+def label(text: str, x: float, y: float, **attributes: object) -> Markup:
+    return element("text", text, x=x, y=y, **attributes)
 
 
-def hint(text: str) -> str:
+def hint(text: str) -> Markup:
     """What a mouse sees when it rests on an element."""
-    return f"<title>{escape(text)}</title>"
+    return element("title", text)
 
 
-def drawing(height: float, body: str, title: str, alt: str, width: float = WIDTH) -> str:
+def drawing(height: float, body: Iterable[str], title: str, alt: str, width: float = WIDTH) -> Markup:
     """A whole picture; `alt` says in words what it shows."""
-    return (
-        f'<svg viewBox="0 0 {_short(width)} {_short(height)}" role="img" aria-label="{escape(alt)}">'
-        f"{hint(title)}{body}</svg>"
-    )
+    box = f"0 0 {_short(width)} {_short(height)}"
+    content = Markup().join((hint(title), *body))
+    return Markup('<svg viewBox="{}" role="img" aria-label="{}">{}</svg>').format(box, alt, content)
 
 
 def _short(value: object) -> str:
@@ -116,7 +116,7 @@ class Plot:
     top: float = 24
     bottom: float = 38
     grid: bool = True
-    body: list[str] = field(default_factory=list)
+    body: list[Markup] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.left = self.left or 8 + 8 * max((len(self.y.form(mark)) for mark in self.y.marks()), default=0)
@@ -181,8 +181,8 @@ class Plot:
         at = self.px(x)
         self.add("line", x1=at, x2=at, y1=self.top, y2=self.height - self.bottom, class_=style)
 
-    def svg(self, title: str, alt: str) -> str:
-        return drawing(self.height, "".join(self.body), title, alt, self.width)
+    def svg(self, title: str, alt: str) -> Markup:
+        return drawing(self.height, self.body, title, alt, self.width)
 
     def _path(self, points: Sequence[Point]) -> str:
         return "M" + "L".join(f"{_short(self.px(x))} {_short(self.py(y))}" for x, y in points)

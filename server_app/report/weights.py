@@ -3,7 +3,8 @@
 import math
 
 from bayes_core.predict.histograms import LAMBDA_BINS, sigma_edge
-from server_app.report.figure import NAMES, Figure, Table
+from fedbayes.protocol.columns import MODELS
+from server_app.report.figure import Figure, Table
 from server_app.report.files import Numbers, Run, Weights
 from server_app.report.svg import (
     Plot,
@@ -55,13 +56,13 @@ def sigma(run: Run) -> Figure | None:
         plot.upright(start, "ideal line")
     title = "Uncertainty of the weights (σ)"
     middles = {model: sigma_edge(_quantile(counts, 0.5)) for model, counts in found.items()}
-    words = ", ".join(f"{NAMES[model]} median {middle:.3g}" for model, middle in middles.items())
+    words = ", ".join(f"{MODELS[model]} median {middle:.3g}" for model, middle in middles.items())
     alt = f"Histogram of σ: {words}; all started at {start:.3g}."
     caption = (
         f"Weights by their standard deviation; dashed: where all of them started ({start:.3g}). "
         f"Bins of equal width in log σ; {percent(TAIL)} of the weights at either end are outside."
     )
-    legend = [(f"line {model}", f"{NAMES[model]}, median {middle:.3g}") for model, middle in middles.items()]
+    legend = [(f"line {model}", f"{MODELS[model]}, median {middle:.3g}") for model, middle in middles.items()]
     return Figure("sigma", title, plot.svg(title, alt), caption, legend)
 
 
@@ -83,10 +84,10 @@ def inclusion(run: Run) -> Figure | None:
     title = "Inclusion of the weights (λ)"
     off = {model: sum(values[: LAMBDA_BINS // 2]) for model, values in shares.items()}
     alt = "Histogram of λ: " + "; ".join(
-        f"{percent(share)} of the {NAMES[model]} weights are more likely off than on"
+        f"{percent(share)} of the {MODELS[model]} weights are more likely off than on"
         for model, share in off.items()
     )
-    legend = [(f"line {model}", f"{NAMES[model]}, {percent(share)} below ½") for model, share in off.items()]
+    legend = [(f"line {model}", f"{MODELS[model]}, {percent(share)} below ½") for model, share in off.items()]
     caption = "Weights by the probability λ with which they take part; those near 0 can be dropped."
     return Figure("inclusion", title, plot.svg(title, f"{alt}."), caption, legend)
 
@@ -111,7 +112,7 @@ def layers(run: Run) -> Figure | None:
         ]
         for number, (model, ratios) in enumerate(found.items()):
             top, long = y + 3 + 13 * number, ratios[place] * (400 - left - right)
-            words = f"{name}: {NAMES[model]} {percent(ratios[place])}"
+            words = f"{name}: {MODELS[model]} {percent(ratios[place])}"
             body += [
                 element(
                     "rect",
@@ -130,17 +131,17 @@ def layers(run: Run) -> Figure | None:
     ]
     alt = "Share of weights that are on, by layer: " + "; ".join(
         f"{line[0]} "
-        + ", ".join(f"{NAMES[model]} {cell}" for model, cell in zip(found, line[1:], strict=True))
+        + ", ".join(f"{MODELS[model]} {cell}" for model, cell in zip(found, line[1:], strict=True))
         for line in table
     )
     caption = "The mean of λ over the weights of each layer; below its name, how many weights it has."
     return Figure(
         "layers",
         title,
-        drawing(8 + row * len(names), "".join(body), title, f"{alt}."),
+        drawing(8 + row * len(names), body, title, f"{alt}."),
         caption,
-        [(f"bar {model}", NAMES[model]) for model in found],
-        Table(["layer", *(NAMES[model] for model in found)], table),
+        [(f"bar {model}", MODELS[model]) for model in found],
+        Table(["layer", *(MODELS[model] for model in found)], table),
     )
 
 

@@ -1,26 +1,21 @@
-"""A run in words: what was done, what came out, what went wrong. HTML, with everything foreign escaped."""
+"""A run in words: what was done, what came out, what went wrong. What is not Markup here becomes text in the page."""
 
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 
+from markupsafe import Markup
+
 from bayes_core.predict.forecast import LEVEL
+from fedbayes.protocol.columns import MODELS, Metric
 from server_app.report.certainty import entropies, verdict
 from server_app.report.clients import cluster_of, latest
-from server_app.report.figure import NAMES, headline, shown
+from server_app.report.figure import headline, shown
 from server_app.report.files import Run
+from server_app.report.methods import MethodWords, words_of
 from server_app.report.progress import size, total
 from server_app.report.svg import grouped, percent
-from server_app.rows import MODELS, duration, evaluated, last, number
+from server_app.rows import duration, evaluated, last, number
 
-METHODS = {
-    "pfedbayes": ("pFedBayes", "every client learns a Gaussian over its network's weights, with one prior for all"),
-    "sfedbayes": ("sFedBayes", "every client learns a sparse (spike-and-slab) distribution over its network's weights"),
-    "cfedbayes": ("cFedBayes", "clients of one kind share a prior, and each learns a distribution of its own"),
-    "fedavg": ("FedAvg", "one network for everybody, the mean of the clients' weights"),
-    "fedprox": ("FedProx", "FedAvg whose clients stay near the server's weights"),
-    "local": ("local", "every client trains alone, for comparison"),
-}  # fmt: skip
 STATES = {
     "running": "is still running, or ended without a word",
     "stopped": "was stopped before its end",
@@ -28,50 +23,53 @@ STATES = {
 }
 
 
-def method_name(run: Run) -> str:
-    return METHODS.get(str(run.settings["method"]), (str(run.settings["method"]), ""))[0]
+def method_words(run: Run) -> MethodWords:
+    """What the run's method says of itself."""
+    return words_of(run.config)
 
 
 def rounds_done(run: Run) -> int:
     return max((int(row["round"]) for row in run.rows), default=0)
 
 
-def summary(run: Run) -> list[str]:
+def summary(run: Run) -> list[Markup]:
     """The paragraphs at the top."""
-    return [" ".join(words) for words in (_setting(run), _result(run), _details(run), _ending(run))]
+    return [Markup(" ").join(words) for words in (_setting(run), _result(run), _details(run), _ending(run))]
 
 
 def _setting(run: Run) -> Iterator[str]:
-    settings = run.settings
-    name, idea = METHODS.get(settings["method"], (settings["method"], ""))
-    yield f"<b>{escape(str(name))}</b>{': ' if idea else ''}{escape(idea)}."
+    settings, method = run.settings, method_words(run)
+    yield Markup("<b>{}</b>{}{}.").format(method.title, ": " if method.idea else "", method.idea)
     sites = run.config.get("sites") or {}
     examples = [sum(int(one.get(key, 0)) for one in sites.values()) for key in ("n_train", "n_test")]
     held = f" with {grouped(examples[0])} training and {grouped(examples[1])} test examples" if sites else ""
-    dataset = escape(Path(str(settings.get("dataset", "?"))).name)
+    dataset = Path(str(settings.get("dataset", "?"))).name
     clients = run.config.get("clients", len(sites))
-    layout, many = escape(str(settings.get("layout", "?"))), escape(str(settings.get("size", "?")))
-    yield f"{clients} clients{held} of <b>{dataset}</b> (layout {layout}, size {many})."
+    layout, many = settings.get("layout", "?"), settings.get("size", "?")
+    said = Markup("{} clients{} of <b>{}</b> (layout {}, size {}).")
+    yield said.format(clients, held, dataset, layout, many)
     weights = sum(run.layers.values())
-    model = f"Model {escape(str(settings.get('model', '?')))}"
+    model = f"Model {settings.get('model', '?')}"
     yield f"{model} with {grouped(weights)} weights." if weights else f"{model}."
 
 
 def _result(run: Run) -> Iterator[str]:
     metric = headline(run)
-    scores = {model: value for model in MODELS if (value := last(run.rows, f"{model}_{metric}")) is not None}
+    scores = {
+        model: value for model in MODELS if (value := last(run.rows, f"{model}_{metric.key}")) is not None
+    }
     if not scores:
         yield "No round has been measured yet."
         return
     at = evaluated(run.rows)[-1]["round"]
-    whose = " (that of each client's cluster)" if run.settings["method"] == "cfedbayes" else ""
+    whose = " (that of each client's cluster)" if method_words(run).clusters else ""
     names = {"pm": "the personal models", "gm": f"the global model{whose}"}
-    unit = "an accuracy" if metric == "accuracy" else "an RMSE"
     models = ", ".join(f"{names[model]} {shown(metric, value)}" for model, value in scores.items())
-    verb = f"reach{'' if 'pm' in scores else 'es'} {unit} of"
+    verb = f"reach{'' if 'pm' in scores else 'es'} an {metric.title} of"
     first, *others = models.split(", ")
     who, _, score = first.rpartition(" ")
-    yield f"<b>After round {at}, {', '.join([f'{who} {verb} {score}', *others])}</b> on all clients' test data."
+    told = ", ".join([f"{who} {verb} {score}", *others])
+    yield Markup("<b>After round {}, {}</b> on all clients' test data.").format(at, told)
     if len(scores) == 2:
         yield _ahead(run, metric)
 
@@ -85,10 +83,10 @@ def _details(run: Run) -> Iterator[str]:
     yield from _clusters(run)
 
 
-def _ahead(run: Run, metric: str) -> str:
-    pairs = [(number(row, f"pm_{metric}"), number(row, f"gm_{metric}")) for row in latest(run).values()]
+def _ahead(run: Run, metric: Metric) -> str:
+    pairs = [[number(row, f"{model}_{metric.key}") for model in MODELS] for row in latest(run).values()]
     both = [(pm, gm) for pm, gm in pairs if pm is not None and gm is not None]
-    better = sum(pm > gm if metric == "accuracy" else pm < gm for pm, gm in both)
+    better = sum(pm > gm if metric.better == "higher" else pm < gm for pm, gm in both)
     return f"The personal model is better than the global one at {better} of {len(both)} clients."
 
 
@@ -99,7 +97,7 @@ def _calibration(run: Run) -> Iterator[str]:
     for model, error in errors.items():
         tally = getattr(final, model) if final else None
         how = f" ({verdict(tally)})" if tally else ""
-        told.append(f"{percent(error)} for the {NAMES[model]} model{how}")
+        told.append(f"{percent(error)} for the {MODELS[model]} model{how}")
     if told:
         yield f"The calibration error (ECE, the gap between confidence and accuracy) is {' and '.join(told)}."
 
@@ -107,7 +105,7 @@ def _calibration(run: Run) -> Iterator[str]:
 def _coverage(run: Run) -> Iterator[str]:
     shares = {model: share for model in MODELS if (share := last(run.rows, f"{model}_coverage")) is not None}
     told = [
-        f"{percent(share)} of the targets by the {NAMES[model]} model's" for model, share in shares.items()
+        f"{percent(share)} of the targets by the {MODELS[model]} model's" for model, share in shares.items()
     ]
     if told:
         yield f"Intervals that should hold {percent(LEVEL)} hold {' and '.join(told)}."
@@ -119,7 +117,7 @@ def _certainty(run: Run) -> Iterator[str]:
         (first, before), (_, now) = means[0], means[-1]
         way = "fell" if now < before else "rose"
         yield (
-            f"The uncertainty (entropy) of the {NAMES[model]} predictions {way} from {percent(before)} of a "
+            f"The uncertainty (entropy) of the {MODELS[model]} predictions {way} from {percent(before)} of a "
             f"uniform guess's in round {first} to {percent(now)}."
         )
 
@@ -157,8 +155,8 @@ def _ending(run: Run) -> Iterator[str]:
     if left_out := sum(row.get("status") == "left out" for row in run.clients):
         yield f"{left_out} uploads, the least certain, were left out (aggregation-confidence)."
     if state != "finished":
-        reason = f": {escape(message)}" if message else "."
-        yield f'<b class="bad">The run {STATES.get(state, escape(state))}</b>{reason}'
+        reason = f": {message}" if message else "."
+        yield Markup('<b class="bad">The run {}</b>{}').format(STATES.get(state, state), reason)
 
 
 def failure_rows(run: Run) -> list[list[str]]:

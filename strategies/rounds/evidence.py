@@ -9,8 +9,8 @@ from flwr.app import MetricRecord
 
 from bayes_core.predict.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS
 from bayes_core.predict.metrics import TALLY_LENGTHS, add
+from fedbayes.protocol.columns import MODELS
 from strategies.rounds.exchange import Replies
-from strategies.rounds.measures import MODELS
 from strategies.rounds.replies import read_tally
 from strategies.rounds.roster import Site
 

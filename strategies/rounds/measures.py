@@ -11,17 +11,15 @@ from typing import Any
 from flwr.app import MetricRecord
 
 from bayes_core.predict.metrics import TALLY_LENGTHS, add, summarise
+from fedbayes.protocol.columns import METRICS, MODELS, Metric
 from strategies.rounds.exchange import Replies
 from strategies.rounds.replies import BadReply, read_tally
 
 Columns = dict[str, Any]  # of rounds.csv or clients.csv
-MODELS = ("pm", "gm")
-KINDS = {  # of a model's tally: the metrics that become columns, where it has them
-    "": ("accuracy", "nll", "brier", "ece", "entropy", "mutual_information", "rmse", "coverage"),
-    "_point": ("accuracy",),
-    "_scaled": ("nll", "brier", "ece"),
-}
-AVERAGED = {"nonzero": (0.0, 1.0), "temperature": (0.0, 1e3)}  # single numbers of a model, within bounds
+KINDS = list(
+    dict.fromkeys(metric.kind for metric in METRICS if metric.kind is not None)
+)  # of a model's tally
+AVERAGED = [metric for metric in METRICS if metric.bounds is not None]  # single numbers of a model
 
 
 def measure(
@@ -48,39 +46,42 @@ def measure(
             tallies[site] = found
     pooled = _columns(list(tallies.values()))
     each = {site: _columns([found], examples=True) for site, found in tallies.items()}
-    for title in AVERAGED:
+    for metric in AVERAGED:
         for site in each:
-            each[site] |= _numbers(title, replies.content[site].get(title))
-        for column in (f"{model}_{title}" for model in MODELS):
+            each[site] |= _numbers(metric, replies.content[site].get(metric.key))
+        for column in (f"{model}_{metric.key}" for model in MODELS):
             numbers = [columns[column] for columns in each.values() if column in columns]
             if numbers:
                 pooled[column] = round(sum(numbers) / len(numbers), 6)
     return pooled, each
 
 
-def _numbers(title: str, record: object) -> Columns:
+def _numbers(metric: Metric, record: object) -> Columns:
     """One number for each model, such as a sparse one's non-zero ratio; nonsense is left out."""
     said = dict(record) if isinstance(record, MetricRecord) else {}
-    low, high = AVERAGED[title]
+    assert metric.bounds is not None  # of a single number
+    low, high = metric.bounds
     numbers = {model: number for model in MODELS if isinstance(number := said.get(model), float)}
     return {
-        f"{model}_{title}": round(number, 6) for model, number in numbers.items() if low <= number <= high
+        f"{model}_{metric.key}": round(number, 6)
+        for model, number in numbers.items()
+        if low <= number <= high
     }
 
 
 def _columns(tallies: Sequence[Mapping[str, dict[str, list[float]]]], examples: bool = False) -> Columns:
     columns: Columns = {}
     for model in MODELS:
-        for kind, metrics in KINDS.items():
+        for kind in KINDS:
             found = [site[model + kind] for site in tallies if model + kind in site]
             if not found:
                 continue
             total = add(found)
             summary = summarise(total)
             columns |= {
-                f"{model}{kind}_{metric}": round(summary[metric], 6)
-                for metric in metrics
-                if metric in summary
+                f"{model}_{metric.key}": round(summary[metric.source], 6)
+                for metric in METRICS
+                if metric.kind == kind and metric.source in summary
             }
             if examples:
                 columns["n_test"] = int(total["n"][0])
