@@ -7,33 +7,25 @@ or binned counts. What goes wrong is told in full in the site's own log, and wit
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
+from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from bayes_core.families import is_finite
 from bayes_core.flat import fingerprint
 from client_app import site_log
-from client_app.card import Card
-from client_app.confidence import calibration, training_uncertainty
+from client_app.calibrate import calibration
 from client_app.data import DataError
 from client_app.measure import measure
-from client_app.method import buffers_in, load
 from client_app.redact import SiteError, redact
-from client_app.site import (
-    Site,
-    agreement_of,
-    find_site,
-    is_real,
-    settings_of,
-    shares_labels,
-    site_name,
-)
+from client_app.site import Participant, is_real, participant, shares_labels, site_name
+from client_app.stages import Departure
 from client_app.store import Store
-from fedbayes.protocol.settings import Settings
+from fedbayes.protocol import messages as key
 from fedbayes.protocol.streams import seed_of
 
 app = ClientApp()
@@ -48,7 +40,7 @@ def discreet(handler: Handler) -> Handler:
         try:
             return handler(message, context)
         except Exception as error:
-            if not is_real(context):
+            if not is_real(context.node_config):
                 raise
             traceback.print_exc()
             _log(context, f"{message.metadata.message_type} failed: {type(error).__name__}: {error}")
@@ -62,35 +54,43 @@ def _log(context: Context, line: str) -> None:
     site_log.write(line, str(log_file) if log_file else None)
 
 
+def _open(context: Context, said: Mapping[str, Any]) -> Participant:
+    """This node in the run that a message speaks of; sets the number of threads, which results depend on."""
+    config, agreed = tuple(sorted(context.node_config.items())), said.get(key.AGREED)
+    one = participant(config, str(said[key.SETTINGS]), None if agreed is None else str(agreed))
+    if torch.get_num_threads() != one.settings.threads:
+        torch.set_num_threads(one.settings.threads)
+    return one
+
+
 @app.query("hello")
 @discreet
 def hello(message: Message, context: Context) -> Message:
-    """Site id, sizes, shapes and classes, or what is wrong with this site's data, in words."""
-    said: dict[str, object] = {"site": "?"}
+    """Site id, sizes, shapes and classes, or what is wrong with this site's data or settings, in words."""
+    said: dict[str, object] = {key.SITE: "?"}
+    config = context.node_config
     try:
-        said["site"] = site_name(context)
-        asked = message.content["hello"]
-        settings = settings_of(asked)
-        said["site"] = site_name(context, settings)
-        site = find_site(context, settings, agreement_of(asked))
-        data = site.data
+        said[key.SITE] = site_name(config)
+        one = _open(context, message.content[key.HELLO])
+        said[key.SITE] = one.site.name
+        data = one.site.data
         said |= {
-            "n_train": len(data.y_train),
-            "n_test": len(data.y_test),
-            "input_shape": list(data.x_train.shape[1:]),
-            "classes": list(data.classes),
-            "claim": site.claim.write(),
-            "fingerprint": fingerprint(site.network),
-            "group": -1 if data.group is None else data.group,
-            "partitions": int(context.node_config.get("num-partitions", 0)),
+            key.N_TRAIN: len(data.y_train),
+            key.N_TEST: len(data.y_test),
+            key.INPUT_SHAPE: list(data.x_train.shape[1:]),
+            key.CLASSES: list(data.classes),
+            key.CLAIM: one.site.claim.write(),
+            key.FINGERPRINT: fingerprint(one.site.network),
+            key.GROUP: -1 if data.group is None else data.group,
+            key.PARTITIONS: int(config.get("num-partitions", 0)),
         }
-        if data.classes and shares_labels(context):
-            said["labels"] = torch.bincount(data.y_train, minlength=len(data.classes)).tolist()
+        if data.classes and shares_labels(config):
+            said[key.LABELS] = torch.bincount(data.y_train, minlength=len(data.classes)).tolist()
     except (DataError, ValueError) as error:
-        said["error"] = redact(error) if is_real(context) else str(error)
-        if is_real(context):
+        said[key.ERROR] = redact(error) if is_real(config) else str(error)
+        if is_real(config):
             _log(context, f"cannot take part: {error}")
-    return Message(RecordDict({"hello": ConfigRecord(said)}), reply_to=message)  # type: ignore[arg-type]
+    return Message(RecordDict({key.HELLO: ConfigRecord(said)}), reply_to=message)  # type: ignore[arg-type]
 
 
 @app.train()
@@ -108,54 +108,56 @@ def evaluate(message: Message, context: Context) -> Message:
 def _exchange(message: Message, context: Context) -> Message:
     """One exchange, with the personal state locked meanwhile; a real site's log gets its line."""
     began = time.monotonic()
-    said = message.content["exchange"]
-    settings = settings_of(said)
-    site = find_site(context, settings, agreement_of(said))
-    store = site.store(str(said["run"]), str(said["uuid"]))
+    said = message.content[key.EXCHANGE]
+    one = _open(context, said)
+    if said[key.RUN] != one.settings.run_name:
+        raise ValueError(f"a message of the run {str(said[key.RUN])[:40]!r} with settings of another one")
+    store = Store(one.folder, str(said[key.UUID]), one.site.durable, one.card)
     with store.locked():
-        reply = _answer(message, settings, site, store)
-    if is_real(context):
+        reply = _answer(message, one, store)
+    if is_real(context.node_config):
         _log(context, site_log.describe(message.content, reply, time.monotonic() - began))
     return Message(reply, reply_to=message)
 
 
-def _answer(message: Message, settings: Settings, site: Site, store: Store) -> RecordDict:
-    """Evaluate (w, q) if due, then train if asked; the personal state is saved before the reply leaves."""
-    said = message.content["exchange"]
-    server_round = int(said["round"])  # type: ignore[arg-type]
-    method = load(settings.method)(
-        settings, site.network, site.data.x_train, site.data.y_train, site.origin, site.device
-    )
+def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
+    """Evaluate the models if due, then train if asked; the personal state is saved before the reply leaves."""
+    said, method, site = message.content[key.EXCHANGE], one.method, one.site
+    number = int(said[key.ROUND])  # type: ignore[arg-type]
+    codec = method.codec
     received = {
-        name: method.wire.decode({row: array.numpy() for row, array in record.items()}).to(site.device)
-        for name, record in message.content.array_records.items()
+        name: codec.receive(record).to(site.device) for name, record in message.content.array_records.items()
     }
-    store.card = Card.of(method, str(said["run"]), site.name, site.data.agreement).write()
-    stored = store.load(before=server_round)
+    stored = store.load(before=number)
     state = stored.tensors if stored else method.start(received)
     state = {name: tensor.to(site.device) for name, tensor in state.items()}
 
     reply = RecordDict()
-    if said["evaluate"]:
-        reply.update(measure(method, site, state, received, server_round))
-    if said["train"]:
-        torch.manual_seed(
-            seed_of(settings.seed, site.origin, server_round, "network")
-        )  # dropout and the like
-        trained = method.train(state, received, server_round)
+    if said[key.EVALUATE]:
+        models = method.models(state, received)
+        reply.update(measure(method, site, models, number))
+        if said.get(key.CLOSING) and "pm" in models:
+            made, held = models["pm"].tensors(), {id(tensor) for tensor in state.values()}
+            if not all(id(tensor) in held for tensor in made.values()):  # it is made from what was received
+                store.save_model(
+                    number - 1, made | calibration(method, models["pm"], site.validation, number)
+                )
+    if said[key.TRAIN]:
+        torch.manual_seed(seed_of(one.settings.seed, site.origin, number, "network"))  # dropout and the like
+        trained = method.train(state, received, number)
         if not all(is_finite(tensor) for tensor in trained.state.values()):
             raise SiteError("training diverged to values that are not finite; the state before it is kept")
-        store.save(
-            server_round, trained.state | calibration(method, trained, site.validation, server_round), stored
-        )
-        report = dict(trained.report)
-        if settings.aggregation_confidence != "off":
-            v, buffers = method.model_of(trained), buffers_in(trained.state)
-            report["uncertainty"] = training_uncertainty(method, v, buffers, server_round)
-        reply["report"] = MetricRecord(dict(report))
-        if said["upload"] and trained.upload is not None:
-            arrays = method.wire.encode_upload(trained.upload, received[trained.base])
-            reply["w"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        kept = trained.state
+        if one.settings.temperature_scaling:
+            kept = kept | calibration(method, method.model_of(trained, received), site.validation, number)
+        store.save(number, kept, stored)
+        out = Departure(dict(trained.uploads), dict(trained.report), trained, received, number)
+        for stage in one.stages:
+            stage.leave(out)
+        reply[key.REPORT] = MetricRecord(dict(out.report))
+        for name, upload in out.uploads.items() if said[key.UPLOAD] else ():
+            base = received[trained.bases[name]] if name in trained.bases else None
+            reply[name] = codec.leave(upload, base)
     if store.notes:
-        reply["notes"] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
+        reply[key.NOTES] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
     return reply

@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from bayes_core.families import Family, Gaussian, Point, SpikeSlab
+from bayes_core.families import Family, named
 from bayes_core.flat import fingerprint
 from client_app.method import ClientMethod
 from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.models import build
-
-PERSONAL = ("q", "theta")  # what a personal model is called in a client's state
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Card:
     run: str
     site: str
     method: str
-    family: str  # point, gaussian or spike-slab
+    family: str  # point, gaussian or spike-slab; what a method's own predictor makes of it is the method's
     gated: bool  # spike-and-slab: whether λ is below 1 anywhere, and stored as its logit
     model: str
     fingerprint: str  # of the network's parameters
@@ -43,7 +41,7 @@ class Card:
             site=site,
             method=settings.method,
             family=family.name,
-            gated=isinstance(family, SpikeSlab) and family.gated,
+            gated=family.gated,
             model=settings.model,
             fingerprint=fingerprint(method.network),
             inputs=tuple(method.x.shape[1:]),
@@ -73,9 +71,7 @@ class Card:
         return self.agreement.classes
 
     def distribution(self) -> Family:
-        return {"point": Point(), "gaussian": Gaussian(), "spike-slab": SpikeSlab(gated=self.gated)}[
-            self.family
-        ]
+        return named(self.family, self.gated)
 
     def network(self) -> nn.Module:
         """ValueError where this machine's version of the model is another one."""
@@ -87,8 +83,3 @@ class Card:
                 f"the model {self.model} here has other parameters than the one that was trained"
             )
         return network
-
-
-def personal_model(tensors: Mapping[str, Tensor]) -> Tensor | None:
-    """The distribution over weights in a client's state; None for methods without personal models."""
-    return next((tensors[name] for name in PERSONAL if name in tensors), None)

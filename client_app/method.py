@@ -1,20 +1,29 @@
-"""What the client's half of a method is: three questions, asked in every exchange."""
+"""The client's half of a method: three questions, asked in every exchange, and what it makes of a stored state.
+
+A method object belongs to one site of one run and keeps nothing between exchanges: what lasts is its state, plain
+tensors by name, which the site keeps on its own disk.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
+from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from torch import Tensor, nn
 
 from bayes_core.families import Family
+from bayes_core.flat import buffers_in
 from bayes_core.likelihoods import likelihood_of
 from fedbayes.protocol.codec import Wire
-from fedbayes.protocol.settings import Settings
+from fedbayes.protocol.settings import Options, Settings
 from fedbayes.protocol.streams import stream
+from fedbayes.protocol.user_code import find_half
 
 Tensors = Mapping[str, Tensor]
+PERSONAL = ("model", "q", "theta")  # what a personal model made of weights is called in a file
 
 
 @dataclass(frozen=True)
@@ -22,25 +31,31 @@ class Trained:
     """The result of one client round."""
 
     state: dict[str, Tensor]  # kept on this client's disk
-    upload: Tensor | None  # sent to the server
-    report: dict[str, float] = field(default_factory=dict)  # numbers that go with it
-    base: str = "w"  # which of the server's distributions the upload started from
+    uploads: Tensors = field(default_factory=dict)  # sent to the server, by name
+    report: dict[str, float] = field(default_factory=dict)  # numbers that go with them
+    # Which of the received distributions an upload is a change of; one that is not named stands for itself.
+    bases: Mapping[str, str] = field(default_factory=lambda: {"w": "w"})
 
 
 class ClientMethod(ABC):
-    """One method on one client. `received` are the server's distributions by name."""
+    """One method on one client. `received` are the tensors that the server sends, by name."""
 
+    Options: ClassVar[type[Options]] = Options  # the settings that it reads beside those of all methods
+    options: Any
     family: Family
 
     def __init__(
         self, settings: Settings, network: nn.Module, x: Tensor, y: Tensor, site: str, device: torch.device
     ) -> None:
         self.settings = settings
+        self.options = self.Options.parse(settings.as_config())
         self.network = network
         self.x, self.y = x, y  # this client's training data
         self.likelihood = likelihood_of(y)
         self.site = site
         self.device = device
+        # stream(round, purpose): this client's random numbers for one purpose in one round
+        self.stream: Callable[..., torch.Generator] = partial(stream, settings.seed, site, device=device)
 
     @abstractmethod
     def start(self, received: Tensors) -> dict[str, Tensor]:
@@ -51,35 +66,38 @@ class ClientMethod(ABC):
         """One client round."""
 
     @abstractmethod
-    def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
+    def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:
         """The models to measure: `pm`, the personal one, and `gm`, the server's; a method may lack one."""
 
+    @classmethod
+    def restore(cls, network: nn.Module, family: Family, tensors: Tensors) -> Predictor | None:
+        """The personal model in a client's file: in its state, or as its predictor's `tensors()`; None without one."""
+        v = next((tensors[name] for name in PERSONAL if name in tensors), None)
+        return None if v is None else WeightsPredictor(network, family, v, buffers_in(tensors))
+
     @property
-    def wire(self) -> Wire:
-        return Wire(self.family, self.settings.wire, self.settings.rho_init)
+    def rho_origin(self) -> float:
+        """Where ρ starts, for codecs that send its distance from there."""
+        return 0.0
 
-    def model_of(self, trained: Trained) -> Tensor:
+    @property
+    def codec(self) -> Wire:
+        return Wire(self.family, self.settings.wire, self.rho_origin)
+
+    def weights(self, v: Tensor, state: Tensors) -> WeightsPredictor:
+        """A distribution over weights as something that predicts, with the buffers in the state."""
+        return WeightsPredictor(self.network, self.family, v, buffers_in(state))
+
+    def model_of(self, trained: Trained, received: Tensors) -> Predictor:
         """What a round has made: the personal model, or what is sent where a method has none."""
-        models = self.models(trained.state, {} if trained.upload is None else {"w": trained.upload})
+        sent = {
+            trained.bases[name]: upload for name, upload in trained.uploads.items() if name in trained.bases
+        }
+        models = self.models(trained.state, {**received, **sent})
         return models["pm"] if "pm" in models else models["gm"]
-
-    def stream(self, server_round: int, purpose: str) -> torch.Generator:
-        """This client's random numbers for one purpose in one round."""
-        return stream(self.settings.seed, self.site, server_round, purpose, device=self.device)
-
-
-def with_buffers(state: dict[str, Tensor], buffers: Tensors) -> dict[str, Tensor]:
-    """The state with a network's buffers in it."""
-    return state | {f"buffer.{name}": buffer for name, buffer in buffers.items()}
-
-
-def buffers_in(state: Tensors) -> dict[str, Tensor]:
-    """The network's buffers in a state."""
-    prefix = "buffer."
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def load(method: str) -> type[ClientMethod]:
-    """The method in client_app/methods/<method>.py: what the module calls METHOD."""
-    found: type[ClientMethod] = import_module(f"client_app.methods.{method}").METHOD
+    """What client_app/methods/<method>.py calls METHOD; of `package.module`, what its module `client` does."""
+    found: type[ClientMethod] = find_half("client_app.methods", method, "client")
     return found

@@ -5,15 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
-from flwr.app import Context
 from torch import Tensor, nn
 
+from client_app import method as methods
+from client_app.card import Card
 from client_app.data import ClientData, Split, load, load_site, simulated_sites
 from client_app.prepare import hold_out, random_labels
 from client_app.redact import SiteError
-from client_app.store import Store
+from client_app.stages import Stage, stages_of
 from fedbayes.protocol.agreement import Agreement, Claim
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import DATASET_NAME, NAME, RESERVED_RUN_NAMES, Settings
@@ -36,35 +38,48 @@ class Site:
     states: Path
     durable: bool
 
-    def store(self, run: str, uuid: str) -> Store:
-        if not NAME.fullmatch(run) or run in RESERVED_RUN_NAMES:
-            raise ValueError(f"{run[:40]!r} is no name of a run")
-        return Store(self.states / run / self.name, uuid, self.durable)
+
+@dataclass(frozen=True)
+class Participant:
+    """A site in one run: what it is asked with every message, and what does not change between them."""
+
+    settings: Settings
+    site: Site
+    method: methods.ClientMethod
+    stages: list[Stage]
+    card: str  # what its files say about themselves
+    folder: Path  # for its personal state
 
 
-def settings_of(said: Mapping[str, object]) -> Settings:
-    """The run's settings as the server sends them; sets the number of threads that results depend on."""
-    settings = Settings.parse(json.loads(str(said["settings"])))
-    if torch.get_num_threads() != settings.threads:
-        torch.set_num_threads(settings.threads)
-    return settings
+NodeConfig = tuple[tuple[str, str | int | float | bool], ...]
 
 
-def agreement_of(said: Mapping[str, object]) -> Agreement | None:
-    """What all sites have agreed on; None before they have."""
-    return Agreement.read(str(said["agreed"])) if "agreed" in said else None
+@lru_cache(maxsize=16)
+def participant(config: NodeConfig, settings_text: str, agreed: str | None) -> Participant:
+    """This node in the run with these settings and, once there is one, this agreement, as messages carry them.
+
+    The node's own configuration as pairs: processes that serve several nodes, or several messages, ask once for each.
+    """
+    settings = Settings.parse(json.loads(settings_text))
+    run = settings.run_name
+    if run and (not NAME.fullmatch(run) or run in RESERVED_RUN_NAMES):
+        raise ValueError(f"{run[:40]!r} is no name of a run")
+    site = find_site(dict(config), settings, Agreement.read(agreed) if agreed else None)
+    found = methods.load(settings.method)
+    method = found(settings, site.network, site.data.x_train, site.data.y_train, site.origin, site.device)
+    card = Card.of(method, run, site.name, site.data.agreement).write()
+    return Participant(settings, site, method, stages_of(method), card, site.states / run / site.name)
 
 
-def is_real(context: Context) -> bool:
-    """Whether this node is a site of its own, with an owner: a simulation names no site."""
-    return "site-id" in context.node_config
+def is_real(config: Mapping[str, object]) -> bool:
+    """Whether the node of this configuration is a site of its own, with an owner: a simulation names no site."""
+    return "site-id" in config
 
 
-def site_name(context: Context, settings: Settings | None = None) -> str:
+def site_name(config: Mapping[str, Any], settings: Settings | None = None) -> str:
     """`site-id` from the node's own configuration; in a simulation its number, or the name of its file."""
-    config = context.node_config
     name = str(config.get("site-id", config.get(SIMULATED, "")))
-    if settings and not is_real(context) and (names := simulated_sites(settings.dataset)):
+    if settings and not is_real(config) and (names := simulated_sites(settings.dataset)):
         number = int(config.get(SIMULATED, -1))
         name = names[number] if 0 <= number < len(names) else name
     if not NAME.fullmatch(name) or name in (".", ".."):
@@ -74,24 +89,23 @@ def site_name(context: Context, settings: Settings | None = None) -> str:
     return name
 
 
-def shares_labels(context: Context) -> bool:
+def shares_labels(config: Mapping[str, object]) -> bool:
     """Whether the server may learn how many examples of each class are here.
 
     `share-labels` in the node's configuration decides; where it says nothing, only a simulation tells.
     """
-    return context.node_config.get("share-labels", not is_real(context)) in (True, "true")
+    return config.get("share-labels", not is_real(config)) in (True, "true")
 
 
-def find_site(context: Context, settings: Settings, agreement: Agreement | None = None) -> Site:
+def find_site(config: Mapping[str, Any], settings: Settings, agreement: Agreement | None = None) -> Site:
     """This client; DataError where its data cannot be had. Without an agreement it speaks for itself alone.
 
     What its owner has configured goes before the run's settings: a coordinator never chooses a file or folder here.
     """
-    name = site_name(context, settings)
-    config = context.node_config
+    name = site_name(config, settings)
     states = config.get("state-dir")
     changes: dict[str, object] = {"run_name": "", "resume": False, "rounds": 1, "eval_every": 1}
-    if is_real(context):
+    if is_real(config):
         if not states:
             raise SiteError("The node's configuration takes state-dir: a folder for the personal model.")
         if "data-path" not in config and not DATASET_NAME.fullmatch(settings.dataset):

@@ -13,6 +13,7 @@ from flwr.app import RecordDict
 
 from bayes_core.predict.metrics import summarise
 from fedbayes.protocol.columns import HEADLINES, MODELS
+from fedbayes.protocol.messages import CLUSTER, EXCHANGE, REPORT, ROUND, RUN, TRAIN
 
 BYTES, KEPT = 1_000_000, 5
 
@@ -34,12 +35,12 @@ def write(line: str, log_file: str | None) -> None:
 
 def describe(asked: RecordDict, reply: RecordDict, seconds: float) -> str:
     """One exchange: what was done, how the models before it measured, how long it took and what it moved."""
-    said = asked["exchange"]
-    number = int(said["round"])  # type: ignore[arg-type]
-    parts = [str(said["run"])]
-    if said["train"]:
+    said = asked[EXCHANGE]
+    number = int(said[ROUND])  # type: ignore[arg-type]
+    parts = [str(said[RUN])]
+    if said[TRAIN]:
         parts.append(f"round {number}")
-        if (cluster := dict(reply["report"]).get("cluster")) is not None:
+        if (cluster := dict(reply[REPORT]).get(CLUSTER)) is not None:
             parts.append(f"cluster {cluster!s}")
     measured = [name for name in MODELS if name in reply]
     if measured:

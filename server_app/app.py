@@ -12,18 +12,22 @@ from typing import Any
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from torch import nn
+from torch import Tensor, nn
 
 import strategies
 from bayes_core.flat import fingerprint, flatten, shapes_of
+from fedbayes.protocol import messages as key
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, SettingsError
+from fedbayes.protocol.streams import seed_of
 from fedbayes.protocol.user_code import UserCodeError
 from server_app.events import emit
 from server_app.report import write_report
 from server_app.runs import RunError, RunFolder, closing_rows, read_rows, resumed, stored_agreement
 from strategies.rounds.exchange import is_simulation
+from strategies.rounds.loop import Loop
 from strategies.rounds.roster import Roster, Site, StrategyError
+from strategies.rounds.state import State
 
 app = ServerApp()
 
@@ -46,7 +50,9 @@ def run(grid: Grid, settings: Settings) -> None:
     if is_simulation(grid):
         # Its clients keep all cores busy, and threads that wait for each other on busy cores take many times as long.
         torch.set_num_threads(settings.threads)
-    method = strategies.load(settings.method)
+    found = strategies.load(settings.method)
+    found.check(settings)
+    method = found(found.Options.parse(settings.as_config()), seed=settings.seed, tell=emit)
     roster = Roster(grid, settings, emit, stored_agreement(settings))
     roster.gather()
     assert roster.agreement is not None  # of the sites that were gathered
@@ -61,11 +67,18 @@ def run(grid: Grid, settings: Settings) -> None:
         "classes": list(roster.agreement.classes),
         "agreement": asdict(roster.agreement),
         "model": {"name": settings.model, "fingerprint": one.fingerprint, "inputs": list(one.input_shape)},
+        "method": {
+            "title": found.title or settings.method,
+            "idea": found.idea,
+            "clusters": found.traits.clusters,
+            "global_model": found.traits.global_model,
+        },
     }
-    folder = RunFolder.open(settings, facts)
+    loop = Loop(method, settings, roster, {}, emit)
+    folder = RunFolder.open(settings, facts, found.columns)
     try:
         with _marked_when_stopped(folder):
-            _train(grid, settings, method, roster, folder)
+            _train(grid, settings, loop, folder)
         folder.set_state("finished")
         _report(folder)
         failed = sum(int(row["clients_failed"] or 0) for row in read_rows(folder.path / "rounds.csv"))
@@ -112,42 +125,40 @@ def _report(folder: RunFolder) -> None:
         emit("warning", message=f"The report could not be written ({error!r}); the run itself is whole.")
 
 
-def _train(
-    grid: Grid,
-    settings: Settings,
-    method: type[strategies.PersonalStrategy],
-    roster: Roster,
-    folder: RunFolder,
-) -> None:
-    checkpoint = folder.load_checkpoint()
+def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> None:
+    checkpoint, roster = folder.load_checkpoint(), loop.roster
     assert roster.agreement is not None
-    identity = {
-        "run": settings.run_name, "uuid": folder.config["uuid"], "settings": json.dumps(settings.as_config()),
-        "agreed": roster.agreement.write(),
+    loop.identity = {
+        key.RUN: settings.run_name, key.UUID: folder.config["uuid"],
+        key.SETTINGS: json.dumps(settings.as_config()), key.AGREED: roster.agreement.write(),
     }  # fmt: skip
-    strategy = method(settings, roster, identity, emit)
     memory: dict[str, Any] = {}
     if checkpoint is None:
         one = next(iter(roster.sites.values()))
         network = _network(settings, one)
-        done, strategy.tensors = 0, strategy.initial(flatten(network))
         folder.config["layers"] = {name: shape.numel() for name, shape in shapes_of(network).items()}
+
+        def fresh(*words: int | str) -> Tensor:
+            """The weights that every site's network starts from, or for further words those of another start."""
+            return flatten(_network(settings, one, *words) if words else network)
+
+        done, state = 0, loop.method.init(fresh)
     else:
-        done, strategy.tensors, memory = checkpoint
+        done, tensors, memory = checkpoint
+        state = State.of(tensors, memory["method"])
     folder.begin(done + 1)
     emit(
         "start", run=settings.run_name, folder=str(folder.path), uuid=folder.config["uuid"],
         round=done + 1, rounds=settings.rounds, sites=len(roster.sites), method=settings.method,
     )  # fmt: skip
-    strategy.start(grid, folder, memory)
+    loop.run(grid, folder, state, memory)
 
 
-def _network(settings: Settings, one: Site) -> nn.Module:
-    """The network whose weights all sites start from; the same as theirs."""
+def _network(settings: Settings, one: Site, *words: int | str) -> nn.Module:
+    """The network whose weights all sites start from, the same as theirs; with `words`, another start of it."""
+    seed = seed_of(settings.seed, *words) if words else settings.seed
     try:
-        network = build(
-            settings.model, one.input_shape, len(one.classes), settings.seed, settings.noise_level
-        )
+        network = build(settings.model, one.input_shape, len(one.classes), seed, settings.noise_level)
     except UserCodeError as error:
         raise RunError(f"At the coordinator {error}") from None
     if (here := fingerprint(network)) != one.fingerprint:

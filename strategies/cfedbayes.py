@@ -74,7 +74,9 @@ class CFedBayes(SFedBayes):
         sizes = ", ".join(str(labels.count(cluster)) for cluster in range(k))
         how = "chosen" if self.options.clusters == 0 else "asked for"
         self.tell("clusters", k=k, message=f"{k} cluster{'s' * (k > 1)} ({how}) of {sizes} clients.")
-        found = {f"u{label}": self.family.after_extrapolation(total.result()) for label, total in enumerate(sums)}
+        found = {
+            f"u{label}": self.family.after_extrapolation(total.result()) for label, total in enumerate(sums)
+        }
         return State(found, facts=Clusters(dict(zip(sites, labels, strict=True))).facts())
 
     # ------------------------------------------------------------------ the rounds

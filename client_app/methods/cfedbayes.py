@@ -3,20 +3,31 @@
 from dataclasses import replace
 
 import torch
+from bayes_core.predict.predictor import Predictor
 from torch import Tensor
 
-from bayes_core import Recipe
+from bayes_core import Gaussian, Recipe
+from bayes_core.families import Family
 from bayes_core.flat import buffers_of
 from bayes_core.predict.predictive import outputs
 from client_app.method import Tensors, Trained
-from client_app.methods.pfedbayes import PFedBayes
+from client_app.methods.sfedbayes import SFedBayes, SparseOptions
+from fedbayes.protocol.messages import CLUSTER
+from fedbayes.protocol.settings import FamilyName
 
 
-class CFedBayes(PFedBayes):
+class ClusterOptions(SparseOptions):
+    family: FamilyName
+
+
+class CFedBayes(SFedBayes):
     """pFedBayes within a cluster of one's own choice; in round 0 there is only the common start."""
 
-    def family_name(self) -> str:
-        return self.settings.family
+    Options = ClusterOptions
+    options: ClusterOptions
+
+    def make_family(self) -> Family:
+        return Gaussian() if self.options.family == "gaussian" else super().make_family()
 
     def start(self, received: Tensors) -> dict[str, Tensor]:
         """A client that missed round 0 has no q: it takes the prior that fits its training data."""
@@ -28,7 +39,7 @@ class CFedBayes(PFedBayes):
         nearest = self._nearest(state, received)
         base = f"u{nearest}"
         trained = super().train(state, {"w": received[base]}, server_round)
-        return Trained(trained.state, trained.upload, trained.report | {"cluster": nearest}, base)
+        return replace(trained, report=trained.report | {CLUSTER: nearest}, bases={"w": base})
 
     def recipe(self, server_round: int) -> Recipe:
         """In round 0, which finds the clusters, gates move as slowly as weights.
@@ -38,7 +49,7 @@ class CFedBayes(PFedBayes):
         usual = super().recipe(server_round)
         return usual if server_round else replace(usual, lr_lambda=usual.lr_personal)
 
-    def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
+    def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:
         prior = received["w"] if "w" in received else received[f"u{self._nearest(state, received)}"]
         return super().models(state, {"w": prior})
 

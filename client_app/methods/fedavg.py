@@ -1,19 +1,21 @@
 """FedAvg, the client's half: `local-steps` plain steps from the server's weights; only buffers are kept."""
 
+from collections.abc import Sequence
+
+from bayes_core.predict.predictor import Predictor
 from torch import Tensor
 
 from bayes_core import Point
-from bayes_core.flat import buffers_of
+from bayes_core.flat import buffers_in, buffers_of, with_buffers
 from bayes_core.inference.optimisers import OptimizerState
-from bayes_core.inference.plain import Weights, train_weights
-from client_app.method import ClientMethod, Tensors, Trained, buffers_in, with_buffers
+from bayes_core.inference.plain import Term, Weights, train_weights
+from client_app.method import ClientMethod, Tensors, Trained
 
 
 class FedAvg(ClientMethod):
     """One weight vector for everybody; there is no personal model."""
 
     family = Point()
-    proximal = 0.0
 
     def start(self, received: Tensors) -> dict[str, Tensor]:
         return with_buffers({}, buffers_of(self.network))
@@ -21,10 +23,14 @@ class FedAvg(ClientMethod):
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         v = received["w"]
         weights = Weights(v, OptimizerState.blank(v, self.settings.optimizer), buffers_in(state))
-        trained, loss = self.steps(weights, server_round)
-        return Trained(with_buffers({}, trained.buffers), trained.v, {"loss": loss})
+        trained, loss = self.steps(weights, server_round, self.terms(v))
+        return Trained(with_buffers({}, trained.buffers), {"w": trained.v}, {"loss": loss})
 
-    def steps(self, weights: Weights, server_round: int) -> tuple[Weights, float]:
+    def terms(self, w: Tensor) -> Sequence[Term]:
+        """What the loss has beside the likelihood."""
+        return ()
+
+    def steps(self, weights: Weights, server_round: int, terms: Sequence[Term] = ()) -> tuple[Weights, float]:
         return train_weights(
             self.network,
             weights,
@@ -36,12 +42,12 @@ class FedAvg(ClientMethod):
             lr=self.settings.lr_global,
             adam_beta2=self.settings.adam_beta2,
             generator=self.stream(server_round, "train"),
-            proximal=self.proximal,
             likelihood=self.likelihood,
+            terms=terms,
         )
 
-    def models(self, state: Tensors, received: Tensors) -> dict[str, Tensor]:
-        return {"gm": received["w"]}
+    def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:
+        return {"gm": self.weights(received["w"], state)}
 
 
 METHOD = FedAvg

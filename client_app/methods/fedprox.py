@@ -1,15 +1,26 @@
 """FedProx, the client's half: FedAvg with (μ/2)·‖θ − θᵗ‖² in the loss; μ is the setting `proximal`."""
 
-from client_app.method import Tensors, Trained
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from bayes_core.inference.plain import Proximal, Term
 from client_app.methods.fedavg import FedAvg
+from fedbayes.protocol.settings import NonNegative, Options
+
+
+class ProximalOptions(Options):
+    proximal: NonNegative
 
 
 class FedProx(FedAvg):
     """FedAvg that stays near the server's weights."""
 
-    def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
-        self.proximal = self.settings.proximal
-        return super().train(state, received, server_round)
+    Options = ProximalOptions
+    options: ProximalOptions
+
+    def terms(self, w: Tensor) -> Sequence[Term]:
+        return [Proximal(w[0], self.options.proximal)] if self.options.proximal else []
 
 
 METHOD = FedProx

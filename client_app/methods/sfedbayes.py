@@ -1,13 +1,30 @@
 """sFedBayes, the client's half: pFedBayes with spike-and-slab distributions; λ steps in its logit."""
 
-from client_app.methods.pfedbayes import PFedBayes
+from dataclasses import replace
+
+from bayes_core import Recipe, SpikeSlab
+from bayes_core.families import Family
+from client_app.methods.pfedbayes import PFedBayes, UpdateOptions
+from fedbayes.protocol.settings import LambdaInit, Positive
+
+
+class SparseOptions(UpdateOptions):
+    lr_lambda: Positive
+    lambda_init: LambdaInit
+    temperature: Positive
 
 
 class SFedBayes(PFedBayes):
     """A sparse distribution over the weights for this client."""
 
-    def family_name(self) -> str:
-        return "spike-slab"
+    Options = SparseOptions
+    options: SparseOptions
+
+    def make_family(self) -> Family:
+        return SpikeSlab(self.options.temperature, gated=self.options.lambda_init < 1)
+
+    def recipe(self, server_round: int) -> Recipe:
+        return replace(super().recipe(server_round), lr_lambda=self.options.lr_lambda)
 
 
 METHOD = SFedBayes

@@ -194,7 +194,7 @@ def check_data(settings: Settings, clients: int) -> None:
     from fedbayes.protocol.models import build
     from fedbayes.protocol.user_code import UserCodeError
 
-    if settings.own_functions and str(Path.cwd()) not in sys.path:
+    if settings.user_code and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where Flower's processes will look for them too
     try:
         one = check(settings, clients)

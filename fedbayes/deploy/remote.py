@@ -21,7 +21,7 @@ from fedbayes.cli.tables import run_table
 from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import assemble, write_run_config
 from fedbayes.launch.flower import ANSI, environment, program
-from fedbayes.launch.plan import RemotePlan
+from fedbayes.launch.plan import further_defaults, RemotePlan
 from fedbayes.launch.simulate import (
     FAILED,
     FINISHED,
@@ -51,7 +51,7 @@ class Remote:
 
     def start(self) -> None:
         with tempfile.TemporaryDirectory(prefix="fedbayes-") as workshop:
-            app = assemble(Path(workshop) / "app")
+            app = assemble(Path(workshop) / "app", further_defaults(self.plan.settings))
             config = write_run_config(Path(workshop) / "run.toml", self.plan.settings.as_config())
             answer = self._ask("run", str(app), self.plan.on, "-c", str(config))
         if not answer.get("run-id"):

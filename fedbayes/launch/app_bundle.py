@@ -8,8 +8,10 @@ them, and works from any folder.
 import importlib.util
 import pkgutil
 import shutil
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tomli_w
@@ -28,8 +30,11 @@ def package_folder(name: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def assemble(target: Path) -> Path:
-    """Copy the app to `target`, which must not exist."""
+def assemble(target: Path, further: Mapping[str, Any] = MappingProxyType({})) -> Path:
+    """Copy the app to `target`, which must not exist.
+
+    `further` are the defaults of a method from elsewhere: Flower takes no setting that the app does not declare.
+    """
     target.mkdir(parents=True)
     for name in PACKAGES:
         shutil.copytree(
@@ -38,7 +43,23 @@ def assemble(target: Path) -> Path:
             ignore=shutil.ignore_patterns("__pycache__", "tests", "*.toml"),
         )
     shutil.copyfile(app_file(), target / "pyproject.toml")
+    if further:
+        content = tomllib.loads(app_file().read_text("utf-8"))
+        content["tool"]["flwr"]["app"]["config"] |= nested(further)
+        (target / "pyproject.toml").write_text(tomli_w.dumps(content), "utf-8")
     return target
+
+
+def nested(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys with dots as tables of tables, as TOML writes them."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        *tables, name = key.split(".")
+        place = found
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[name] = value
+    return found
 
 
 def methods() -> list[str]:
@@ -51,7 +72,7 @@ def methods() -> list[str]:
 
 def write_run_config(file: Path, config: Mapping[str, Any]) -> Path:
     """The run's settings as a TOML file: `flwr run -c key=value` cannot take quotes inside a value."""
-    file.write_text(tomli_w.dumps(config), "utf-8")
+    file.write_text(tomli_w.dumps(nested(config)), "utf-8")
     return file
 
 

@@ -14,7 +14,7 @@ from typing import IO
 from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import assemble, write_run_config
 from fedbayes.launch.flower import ANSI, environment, free_port, program
-from fedbayes.launch.plan import Plan
+from fedbayes.launch.plan import further_defaults, Plan
 from fedbayes.launch.processes import MARKER, MARKER_BYTES, end_all, members, start_reaper, temporary_folder
 from fedbayes.launch.resources import client_resources
 
@@ -39,7 +39,7 @@ class Federation:
         self.temporary.mkdir(mode=0o700)
         self._reaper = start_reaper(self.marker)
         shutil.rmtree(self.workshop, ignore_errors=True)  # of an earlier attempt that was killed
-        assemble(self.workshop / "app")
+        assemble(self.workshop / "app", further_defaults(self.plan.settings))
         self._log = (self.plan.folder / "log.txt").open("a", encoding="utf-8", errors="replace")
         self._log.write(f"\n=== {time.strftime('%Y-%m-%d %H:%M:%S')} {self.plan.settings.run_name}\n")
         self._log.flush()
@@ -131,7 +131,7 @@ class Federation:
     def _environment(self) -> dict[str, str]:
         inherited = {key: value for key, value in environment().items() if key != "RAY_ADDRESS"}  # no cluster
         variables = dict(self._variables)
-        if self.plan.settings.own_functions:  # looked for in the folder where the command was started
+        if self.plan.settings.user_code:  # looked for in the folder where the command was started
             folders = filter(None, (os.environ.get("PYTHONPATH"), str(Path.cwd())))
             variables["PYTHONPATH"] = os.pathsep.join(folders)
         return inherited | variables | {

@@ -5,6 +5,7 @@ Whatever is wrong is found here, before a process is started or a file is writte
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,7 @@ def plan_run(words: Mapping[str, Any], clients: int | None) -> Plan:
     settings = _settings(defaults() | dict(words))
     number = number_of_clients(settings, clients)
     check_numbers(settings, number)
+    settings = checked(settings)
     if not settings.run_name:
         settings = _settings(settings.as_config() | {"run-name": free_name(settings)})
     plan = Plan(settings, number)
@@ -143,6 +145,7 @@ def plan_remote(on: str, resume: str | None, words: Mapping[str, Any]) -> Remote
         words = dict(words) | {"run-name": resume, "resume": True, "resume-with": ",".join(words)}
     settings = Settings.parse(defaults() | dict(words))
     check_method(settings)
+    settings = settings if resume is not None else checked(settings)
     if not settings.run_name:
         settings = Settings.parse(settings.as_config() | {"run-name": free_name(settings)})
     return RemotePlan(settings, on)
@@ -155,6 +158,7 @@ def plan_sweep(words: Mapping[str, Any], clients: int | None, seeds: Sequence[in
     base = _settings(defaults() | dict(words))
     number = number_of_clients(base, clients)
     check_numbers(base, number)
+    checked(base)
     name = base.run_name or free_name(base)
     plans = []
     for seed in seeds:
@@ -238,10 +242,26 @@ def check_numbers(settings: Settings, clients: int) -> None:
 
 def check_method(settings: Settings) -> None:
     """What is wrong however many clients there are."""
-    if settings.method not in (known := methods()):
+    if not settings.is_foreign and settings.method not in (known := methods()):
         raise CommandError(f'There is no method "{settings.method}"; there are {", ".join(known) or "none"}.')
     if 0 < (sampled := settings.clients_per_round) < settings.min_clients:
         raise CommandError(f"clients-per-round={sampled} can never reach min-clients={settings.min_clients}.")
+
+
+def checked(settings: Settings) -> Settings:
+    """With both halves of the method, whose imports take a second."""
+    from fedbayes.launch import methods as halves
+
+    if settings.is_foreign and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # where Flower's processes will look for it too
+    return halves.checked(settings)
+
+
+def further_defaults(settings: Settings) -> dict[str, Any]:
+    """The defaults that a method from elsewhere brings along."""
+    from fedbayes.launch import methods as halves
+
+    return halves.own_defaults(settings.method) if settings.is_foreign else {}
 
 
 def _settings(values: Mapping[str, Any]) -> Settings:

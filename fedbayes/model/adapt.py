@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from bayes_core.predict.predictor import Predictor
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from bayes_core.predict.metrics import summarise
-from client_app.card import Card, personal_model
-from client_app.confidence import calibration
-from client_app.method import buffers_in
+from client_app.calibrate import calibration
+from client_app.card import Card
 from client_app.prepare import hold_out
 from client_app.store import LATEST, Store
 from fedbayes.cli.tables import new_table
@@ -25,25 +25,34 @@ from fedbayes.model.finished import Finished
 from fedbayes.model.inputs import labels, scaled, scaled_by_itself
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.columns import TITLES
+from fedbayes.protocol.messages import CLUSTER
 from fedbayes.protocol.streams import seed_of, stream
+from server_app.rows import NONE
 
 ROUNDS = 20  # of `local-steps` steps each, unless the user says otherwise
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A site after some rounds on its own: what its file will hold, and the prior it was trained with."""
+    """A site after some rounds on its own: what its file will hold, its model, and the one it started from."""
 
     card: Card
     state: dict[str, Tensor]
-    prior: Tensor
+    model: Predictor
+    prior: Predictor | None
     cluster: int | None
 
     def personal(self) -> PersonalModel:
-        return PersonalModel.of(self.card, self.state)
+        return PersonalModel(self.card, self.model, float(self.state.get("temperature", 1.0)))
 
-    def start(self) -> PersonalModel:
-        return PersonalModel(self.card, self.prior, buffers_in(self.state))
+    def start(self) -> PersonalModel | None:
+        return PersonalModel(self.card, self.prior) if self.prior else None
+
+    def file(self) -> dict[str, Tensor]:
+        """The state, with the model where that is made from what the server sends."""
+        held = {id(tensor) for tensor in self.state.values()}
+        made = self.model.tensors()
+        return self.state if all(id(tensor) in held for tensor in made.values()) else self.state | made
 
 
 def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
@@ -59,20 +68,22 @@ def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
     (x, y), validation = hold_out(
         x, y, settings.validation_fraction, stream(settings.seed, site, "validation")
     )
+    received = run.received(site)
     method = run.method(x, y, site, agreement)
-    state = method.start(run.tensors)
-    if personal_model(state) is None:
+    state = method.start(received)
+    if "pm" not in method.models(state, received):
         raise ModelError(
             f"The run {settings.run_name} used {settings.method}, which has no personal models to adapt."
         )
     card = Card.of(method, settings.run_name, site, agreement)
     for number in range(1, settings.rounds + 1):
         torch.manual_seed(seed_of(settings.seed, site, number, "network"))  # dropout and the like
-        prior = method.models(state, run.tensors)["gm"]
-        trained = method.train(state, run.tensors, number)
-        state, cluster = trained.state, trained.report.get("cluster")
-        kept = state | calibration(method, trained, validation, number)
-        yield Adapted(card, kept, prior, None if cluster is None else int(cluster))
+        prior = method.models(state, received).get("gm")
+        trained = method.train(state, received, number)
+        state, cluster = trained.state, trained.report.get(CLUSTER)
+        model = method.models(state, received)["pm"]
+        kept = state | calibration(method, model, validation, number)
+        yield Adapted(card, kept, model, prior, None if cluster is None else int(cluster))
 
 
 def adapt_files(run: Finished, data: str, test: str | None, out: Path, site: str, console: Console) -> None:
@@ -83,7 +94,7 @@ def adapt_files(run: Finished, data: str, test: str | None, out: Path, site: str
     y, y_test = labels(examples), labels(tested) if tested else None
     *_, last = adapt(run, examples.x, y, site)
     settings = run.settings
-    Store(out, run.uuid, durable=True, card=last.card.write()).save(settings.rounds, last.state, None)
+    Store(out, run.uuid, durable=True, card=last.card.write()).save(settings.rounds, last.file(), None)
     prior = "the global distribution" if last.cluster is None else f"cluster {last.cluster}"
     steps = settings.rounds * settings.local_steps
     console.print(
@@ -99,7 +110,7 @@ def _comparison(adapted: Adapted, x: Tensor, y: Tensor) -> Table:
     """The new model beside the distribution it started from."""
     table = new_table(f"{len(y)} test examples")
     models = (adapted.personal(), adapted.start())
-    figures = [summarise(model.tally(x, y)) for model in models]
+    figures = [summarise(model.tally(x, y)) if model else {} for model in models]
     for metric in (metric for metric in TITLES if metric in figures[0]):
-        table.add_row(TITLES[metric], *(f"{figure[metric]:.4f}" for figure in figures))
+        table.add_row(TITLES[metric], *(f"{figure[metric]:.4f}" if figure else NONE for figure in figures))
     return table

@@ -21,7 +21,6 @@ from rich.table import Table
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from bayes_core.families import SpikeSlab
 from bayes_core.flat import shapes_of, unflatten
 from bayes_core.networks import WithNoise
 from bayes_core.predict.forecast import of_outputs
@@ -63,7 +62,7 @@ def export(
     out.mkdir(parents=True, exist_ok=True)
     family, v = personal.family, personal.v
     written = [_write("network", personal, family.centre(v), out, test)]
-    if isinstance(family, SpikeSlab) and family.gated:
+    if family.gated:
         written.append(_write("pruned", personal, prune(family, v, threshold), out, test))
     return written
 
@@ -89,7 +88,7 @@ def _write(
 ) -> Network:
     card, pruned = personal.card, name == "pruned"
     network = copy.deepcopy(personal.network).eval()
-    network.load_state_dict(unflatten(theta, shapes_of(network)) | personal.buffers)
+    network.load_state_dict(unflatten(theta, shapes_of(network)) | dict(personal.buffers))
     plain, tags = network, {"format": FORMAT, "classes": json.dumps(card.classes), "model": card.model}
     tags |= {"agreement": card.agreement.write()}
     if isinstance(network, WithNoise):

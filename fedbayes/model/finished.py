@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bayes_core.predict.predictor import WeightsPredictor
 from torch import Tensor
 
 from client_app.card import Card
@@ -18,6 +19,9 @@ from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from server_app.runs import load_checkpoint
+from strategies import StrategyError
+from strategies import load as load_server
+from strategies.rounds.state import State
 
 FIXED = ("method", "family", "model", "lambda-init", "noise")  # what the weights mean
 
@@ -30,21 +34,20 @@ class Finished:
     uuid: str
     inputs: tuple[int, ...]
     agreement: Agreement
-    tensors: dict[str, Tensor]  # w, or the clusters' u0, u1, …
+    state: State  # of the server: w, or the clusters' u0, u1, …
 
     @classmethod
     def open(cls, folder: Path, words: Mapping[str, Any] | None = None) -> "Finished":
         """`words` change settings of the run, but not those that say what its weights mean."""
         config = run_config(folder)
         for key in FIXED:
-            if key in (words or {}) and str((words or {})[key]) != str(config["settings"][key]):
+            if key in (words or {}) and str((words or {})[key]) != str(config["settings"].get(key)):
                 raise CommandError(f"The run {folder.name} has {key}={config['settings'][key]}, which stays.")
         checkpoint = load_checkpoint(folder)
         if checkpoint is None:
             raise CommandError(f"The run {folder.name} has no checkpoint: no round of it is complete.")
         settings = Settings.parse(defaults() | config["settings"] | dict(words or {}) | {"resume": False})
-        if settings.method == "local":
-            raise ModelError(f"The run {folder.name} trained every client alone; it has no global model.")
+        _, tensors, memory = checkpoint
         try:
             uuid, inputs = str(config["uuid"]), tuple(config["model"]["inputs"])
             agreement = Agreement.of_dict(config["agreement"])
@@ -52,7 +55,24 @@ class Finished:
             raise ModelError(
                 f"{folder / 'config.json'} does not say what the run was trained on ({error})."
             ) from None
-        return cls(settings, uuid, inputs, agreement, checkpoint[1])
+        return cls(settings, uuid, inputs, agreement, State.of(tensors, memory.get("method", {})))
+
+    def received(self, site: str) -> dict[str, Tensor]:
+        """What the server would send to a site, be it a new one; ModelError where that is nothing."""
+        try:
+            found = load_server(self.settings.method)
+        except StrategyError as error:
+            raise ModelError(str(error)) from None
+        if not found.traits.global_model:
+            raise ModelError(
+                f"The run {self.settings.run_name} used {found.title}: {found.idea}; it has no global model."
+            )
+        options = found.Options.parse(self.settings.as_config())
+        return dict(found(options, seed=self.settings.seed).send(self.state, site))
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.state.sent)
 
     def method(self, x: Tensor, y: Tensor, site: str, agreement: Agreement | None = None) -> ClientMethod:
         """The client's half of the run's method, with someone's training data, scaled by their agreement."""
@@ -78,6 +98,6 @@ class Finished:
                 f'The run {self.settings.run_name} has no distribution "{name}"; it has {known}.'
             )
         card = Card.of(method, self.settings.run_name, "", self.agreement)
-        return PersonalModel(
-            card, method.family.unconstrain(self.tensors[name]), dict(method.network.named_buffers())
-        )
+        buffers = dict(method.network.named_buffers())
+        v = method.family.unconstrain(self.tensors[name])
+        return PersonalModel(card, WeightsPredictor(method.network, method.family, v, buffers))

@@ -9,47 +9,46 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from numpy.typing import ArrayLike
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
-from bayes_core.flat import shapes_of, unflatten
+from bayes_core.families import Family
+from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import scale
-from bayes_core.predict.forecast import Forecast, forecast
+from bayes_core.predict.forecast import Forecast
 from bayes_core.predict.metrics import Tally, tally, tally_numbers
-from bayes_core.predict.predictive import point_probabilities
-from bayes_core.predict.uncertainty import Prediction, predict
-from client_app.card import Card, personal_model
-from client_app.method import buffers_in
-from client_app.store import FORMAT, LATEST, WITHOUT_CARD, read
+from bayes_core.predict.uncertainty import Prediction
+from client_app.card import Card
+from client_app.method import load as load_method
+from client_app.store import FORMAT, LATEST, WITHOUT_CARD, read, read_model
 from fedbayes.errors import ModelError
 from fedbayes.model.inputs import NewExamples, read_examples, scaled
 from fedbayes.protocol.streams import stream
+from fedbayes.protocol.user_code import UserCodeError
 
 
 class PersonalModel:
-    """One client's distribution over the weights of its network, ready for new examples."""
+    """One client's model, ready for new examples: most are distributions over the weights of a network."""
 
-    def __init__(self, card: Card, v: Tensor, buffers: dict[str, Tensor], temperature: float = 1.0) -> None:
+    def __init__(self, card: Card, predictor: Predictor, temperature: float = 1.0) -> None:
         self.card = card
-        self.v = v  # in the family's unconstrained coordinates
-        self.buffers = buffers
+        self.predictor = predictor
         self.temperature = temperature  # 1 unless the run fitted one
-        self.family = card.distribution()
-        self.network = card.network()
 
     @classmethod
     def load(cls, path: str | Path) -> "PersonalModel":
         """From a file, or from the folder that holds it; ModelError says what is wrong with either."""
         file = Path(path)
-        file = file / LATEST if file.is_dir() else file
+        file = read_model(file) if file.is_dir() else file
         try:
             tags, tensors = read(file)
         except FileNotFoundError:
             raise ModelError(f"There is no model file {file}.") from None
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file} is damaged or no model file ({error}).") from None
-        if tags.get("format") == str(WITHOUT_CARD) and personal_model(tensors) is not None:
+        if tags.get("format") == str(WITHOUT_CARD) and {"q", "theta"} & tensors.keys():
             raise ModelError(
                 f"{file} has format {WITHOUT_CARD}, which does not say which network it is for; resume its run for "
                 "one more round to have it written anew."
@@ -59,23 +58,27 @@ class PersonalModel:
             raise ModelError(f"{file} is no personal model of fedbayes (format {said}, not {FORMAT}).")
         try:
             card = Card.read(tags["card"])
-            personal = cls.of(card, tensors)
+            model = cls.of(card, tensors)
+        except UserCodeError as error:
+            raise ModelError(f"{file} cannot be used here: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{file} does not say what network it is for ({error}).") from None
-        personal._check(file)
-        return personal
+        model._check(file)
+        return model
 
     @classmethod
     def of(cls, card: Card, state: Mapping[str, Tensor]) -> "PersonalModel":
-        """From a client's state."""
-        v = personal_model(state)
-        if v is None:
+        """From a client's state, or from what its predictor keeps in a file."""
+        predictor = load_method(card.method).restore(card.network(), card.distribution(), state)
+        if predictor is None:
             raise ModelError(
                 f"Site {card.site} of the run {card.run} has no personal model: {card.method} has only the global one."
             )
-        return cls(card, v, buffers_in(state), float(state.get("temperature", 1.0)))
+        return cls(card, predictor, float(state.get("temperature", 1.0)))
 
     def _check(self, file: Path) -> None:
+        if not isinstance(self.predictor, WeightsPredictor):
+            return
         wanted = (len(self.family.rows), sum(shape.numel() for shape in shapes_of(self.network).values()))
         if tuple(self.v.shape) != wanted:
             raise ModelError(
@@ -83,6 +86,32 @@ class PersonalModel:
             )
         if problem := self.family.problem(self.family.constrain(self.v)):
             raise ModelError(f"{file} is damaged: it has {problem}.")
+
+    @property
+    def weights(self) -> WeightsPredictor:
+        """The model as a distribution over weights; ModelError where it is something else."""
+        if not isinstance(self.predictor, WeightsPredictor):
+            raise ModelError(
+                f"The models of {self.card.method} are no distributions over a network's weights."
+            )
+        return self.predictor
+
+    @property
+    def v(self) -> Tensor:
+        """In the family's unconstrained coordinates."""
+        return self.weights.v
+
+    @property
+    def family(self) -> Family:
+        return self.weights.family
+
+    @property
+    def network(self) -> nn.Module:
+        return self.weights.network
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        return self.weights.buffers
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -98,10 +127,7 @@ class PersonalModel:
         if not self.classes:
             raise ModelError("This model predicts numbers, not classes; ask it with `forecast`.")
         generator = stream(seed, "predict")
-        found = predict(
-            self.network, self.family, self.v, self.inputs(x), samples or self.card.eval_samples, generator,
-            self.buffers,
-        )  # fmt: skip
+        found = self.predictor.predict(self.inputs(x), samples or self.card.eval_samples, generator)
         if self.temperature == 1:
             return found
         return replace(found, probabilities=scale(found.probabilities, self.temperature))
@@ -112,7 +138,7 @@ class PersonalModel:
             raise ModelError("This model predicts classes, not numbers; ask it with `predict`.")
         samples = samples or self.card.eval_samples
         inputs, generator = self.inputs(x), stream(seed, "predict")
-        found = forecast(self.network, self.family, self.v, inputs, samples, generator, self.buffers)
+        found = self.predictor.forecast(inputs, samples, generator)
         return found.unscaled(*self.card.agreement.target_scale)
 
     def tally(self, x: ArrayLike | Tensor, y: Tensor) -> Tally:
@@ -121,12 +147,20 @@ class PersonalModel:
 
     def point_probabilities(self, x: ArrayLike | Tensor) -> Tensor:
         """Class probabilities of the posterior-mean network, which is what `fedbayes export` writes."""
-        return point_probabilities(self.network, self.family, self.v, self.inputs(x), self.buffers)
+        found = self.predictor.point_probabilities(self.inputs(x))
+        if found is None:
+            raise ModelError(f"The models of {self.card.method} have no posterior-mean network.")
+        return found
 
     def state_dict(self) -> dict[str, Tensor]:
         """The posterior-mean network: weights and buffers under their PyTorch names."""
-        weights = unflatten(self.family.centre(self.v), shapes_of(self.network))
-        return {name: tensor.clone() for name, tensor in {**weights, **self.buffers}.items()}
+        found = self.predictor.mean_network()
+        if found is None:
+            raise ModelError(
+                f"The models of {self.card.method} cannot be exported: they are no single network, but predict in a "
+                "way of their own."
+            )
+        return {name: tensor.clone() for name, tensor in found.items()}
 
     def inputs(self, x: ArrayLike | Tensor) -> Tensor:
         """The examples as the network takes them."""
@@ -139,7 +173,7 @@ class PersonalModel:
 
 def find_personal(word: str, states: Path) -> Path:
     """The model that a word of a command line means: a file, its folder, or RUN/SITE among the `states`."""
-    if Path(word).is_file() or (Path(word) / LATEST).exists():
+    if Path(word).is_file() or read_model(Path(word)).exists():
         return Path(word)
     run, slash, site = word.rstrip("/").rpartition("/")
     if not slash and (states / site).is_dir():
@@ -148,7 +182,7 @@ def find_personal(word: str, states: Path) -> Path:
         raise ModelError(
             f'There is no model "{word}": no file of that name, no folder with {LATEST}, and no RUN/SITE in {states}.'
         )
-    sites = sorted(path.name for path in (states / run).iterdir() if (path / LATEST).exists())
+    sites = sorted(path.name for path in (states / run).iterdir() if read_model(path).exists())
     if site not in sites:
         known = (
             f"there are {', '.join(sites[:20])}{', …' if len(sites) > 20 else ''}"

@@ -91,7 +91,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=kebab, populate_by_name=True)
 
     @classmethod
-    def keys(cls) -> list[str]:
+    def names(cls) -> list[str]:
         return [str(field.alias) for field in cls.model_fields.values()]
 
     @classmethod

@@ -45,7 +45,9 @@ class Clusters:
         groups = {site: sites[site].group for site in self.members if site in sites}
         known = [site for site, group in groups.items() if group is not None]
         if known:
-            score = adjusted_rand_score([groups[site] for site in known], [self.members[site] for site in known])
+            score = adjusted_rand_score(
+                [groups[site] for site in known], [self.members[site] for site in known]
+            )
             columns["adjusted_rand"] = round(float(score), 6)
         return columns
 

@@ -10,6 +10,7 @@ from flwr.app import MetricRecord
 from bayes_core.predict.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS
 from bayes_core.predict.metrics import TALLY_LENGTHS, add
 from fedbayes.protocol.columns import MODELS
+from fedbayes.protocol.messages import COUNTS
 from strategies.rounds.exchange import Replies
 from strategies.rounds.replies import read_tally
 from strategies.rounds.roster import Site
@@ -32,7 +33,7 @@ def evidence(
     told: dict[str, dict[str, Any]] = {}
     weights: dict[str, list[Counts]] = {"sigma": [], "lambda": [], "nonzero": []}
     for name, content in replies.content.items():
-        site, record = sites[name], content.get("counts")
+        site, record = sites[name], content.get(COUNTS)
         for model in MODELS:
             if (tally := read_tally(content, model, site.n_test, lengths)) is not None:
                 tallies[model].append(tally)

@@ -195,8 +195,15 @@ def _mean(said: list[dict[str, Any]]) -> MetricRecord | None:
     if not said:
         return None
     weights = [float(one.get(EXAMPLES, 1)) for one in said]
-    shared = [key for key in said[0] if key != EXAMPLES and all(isinstance(one.get(key), int | float) for one in said)]
+    shared = [
+        key
+        for key in said[0]
+        if key != EXAMPLES and all(isinstance(one.get(key), int | float) for one in said)
+    ]
     total = sum(weights) or 1.0
     return MetricRecord(
-        {key: sum(w * float(one[key]) for w, one in zip(weights, said, strict=True)) / total for key in shared}
+        {
+            key: sum(w * float(one[key]) for w, one in zip(weights, said, strict=True)) / total
+            for key in shared
+        }
     )

@@ -36,7 +36,9 @@ ATTEMPTS = 3  # at one round, before the run ends for want of clients
 class Journal(Protocol):
     """Where a run is written down; the server app's run folder is one."""
 
-    def append(self, row: Columns, clients: Sequence[Columns], evidence: Mapping[str, Any] | None) -> None: ...
+    def append(
+        self, row: Columns, clients: Sequence[Columns], evidence: Mapping[str, Any] | None
+    ) -> None: ...
 
     def keep(self, name: str, evidence: Mapping[str, Any]) -> None: ...
 

@@ -44,7 +44,12 @@ class ServerMethod(FlowerStrategy):
     family: Family
 
     def __init__(
-        self, options: Options | None = None, *, seed: int = 1, tell: Callable[..., None] | None = None, **given: Any
+        self,
+        options: Options | None = None,
+        *,
+        seed: int = 1,
+        tell: Callable[..., None] | None = None,
+        **given: Any,
     ) -> None:
         """`options` as parsed from a run's settings, or some of them by name; the others have their defaults."""
         super().__init__(**{name: given.pop(name) for name in self.FLOWER & given.keys()})

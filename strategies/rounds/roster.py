@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedbayes.protocol import messages as key
 from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
 from fedbayes.protocol.settings import NAME, Settings
 from strategies.rounds.exchange import GRACE, exchange
@@ -109,12 +110,12 @@ class Roster:
 
     def _hello(self, nodes: list[int], patience: float) -> list[Site]:
         """The sites that answer usably, in the order of their nodes; the others are left out."""
-        said = {"version": 1, "settings": json.dumps(self._settings.as_config())}
+        said = {key.VERSION: 1, key.SETTINGS: json.dumps(self._settings.as_config())}
         if self.agreement is not None:
-            said["agreed"] = self.agreement.write()
+            said[key.AGREED] = self.agreement.write()
         messages = {
             str(node): Message(
-                RecordDict({"hello": ConfigRecord(said)}), node, "query.hello",  # type: ignore[arg-type]
+                RecordDict({key.HELLO: ConfigRecord(said)}), node, "query.hello",  # type: ignore[arg-type]
                 ttl=self._settings.round_timeout + GRACE,
             )
             for node in nodes
@@ -127,7 +128,7 @@ class Roster:
         sites = []
         for node, content in sorted(replies.content.items()):
             try:
-                sites.append(_read_hello(int(node), dict(content["hello"]), registered.get(int(node))))
+                sites.append(_read_hello(int(node), dict(content[key.HELLO]), registered.get(int(node))))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 self._leave_out(
                     f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
@@ -179,32 +180,32 @@ class HelloError(ValueError):
 
 def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site:
     """A site must call itself by the name that its key is registered for, where it is."""
-    name = str(said["site"])
+    name = str(said[key.SITE])
     if not NAME.fullmatch(name) or name in (".", ".."):
         raise HelloError(f"node {node} has the impossible site id {name[:40]!r}")
     if registered not in (None, name):
         raise HelloError(f'the key of site "{registered}" was used by a node that calls itself "{name}"')
-    if error := said.get("error"):
+    if error := said.get(key.ERROR):
         raise HelloError(f"site {name}: {error}")
-    if int(said["n_train"]) < 1:
+    if int(said[key.N_TRAIN]) < 1:
         raise HelloError(f"site {name} has no training data")
     return Site(
         name=name,
         node=node,
-        n_train=int(said["n_train"]),
-        n_test=int(said["n_test"]),
-        input_shape=tuple(int(size) for size in said["input_shape"]),
-        classes=tuple(str(label) for label in said["classes"]),
-        claim=Claim.read(str(said["claim"])),
-        fingerprint=str(said["fingerprint"]),
-        group=int(said["group"]) if said.get("group", -1) >= 0 else None,
-        partitions=int(said.get("partitions", 0)),
+        n_train=int(said[key.N_TRAIN]),
+        n_test=int(said[key.N_TEST]),
+        input_shape=tuple(int(size) for size in said[key.INPUT_SHAPE]),
+        classes=tuple(str(label) for label in said[key.CLASSES]),
+        claim=Claim.read(str(said[key.CLAIM])),
+        fingerprint=str(said[key.FINGERPRINT]),
+        group=int(said[key.GROUP]) if said.get(key.GROUP, -1) >= 0 else None,
+        partitions=int(said.get(key.PARTITIONS, 0)),
         labels=_read_labels(said),
     )
 
 
 def _read_labels(said: dict[str, Any]) -> tuple[int, ...] | None:
     """Counts that fit what else the site says; nonsense is left out."""
-    labels = tuple(int(count) for count in said.get("labels", ()))
-    fits = len(labels) == len(said["classes"]) and sum(labels) == int(said["n_train"])
+    labels = tuple(int(count) for count in said.get(key.LABELS, ()))
+    fits = len(labels) == len(said[key.CLASSES]) and sum(labels) == int(said[key.N_TRAIN])
     return labels if fits and min(labels, default=-1) >= 0 else None

@@ -34,7 +34,9 @@ class Part:
     """What one named tensor of an upload must be, and which sum it is added to."""
 
     into: str
-    base: Tensor | None = None  # the distribution that it is a change of; None: a tensor that stands for itself …
+    base: Tensor | None = (
+        None  # the distribution that it is a change of; None: a tensor that stands for itself …
+    )
     shape: tuple[int, ...] = ()  # … of this shape
 
 
@@ -46,7 +48,9 @@ class Upload:
     n_train: int
     report: Mapping[str, Any]  # what else the client's half of the method said
     weight: float = 1.0
-    parts: Mapping[str, Tensor] = field(default_factory=dict)  # empty where uploads are added up and forgotten
+    parts: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # empty where uploads are added up and forgotten
 
 
 @dataclass
@@ -66,7 +70,9 @@ class Traits:
     """What a method needs, and what it has."""
 
     every_site: bool = False  # a round takes an upload from each site
-    single_uploads: bool = False  # the step sees each upload, so S of them are in memory, and no secure sum will do
+    single_uploads: bool = (
+        False  # the step sees each upload, so S of them are in memory, and no secure sum will do
+    )
     uploads: bool = True  # clients send something
     global_model: bool = True
     personal_model: bool = True

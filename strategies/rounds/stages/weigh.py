@@ -68,7 +68,9 @@ class Weigh:
         upload = arrival.upload
         if self.rule != "off":
             check_uncertainty(upload.report)
-        arrival.weight *= (float(upload.n_train) if self.by_examples else 1.0) * weight_of(self.rule, upload.report)
+        arrival.weight *= (float(upload.n_train) if self.by_examples else 1.0) * weight_of(
+            self.rule, upload.report
+        )
         self.held.append(arrival)
         self.held.sort(key=lambda one: (one.upload.report.get(UNCERTAINTY, 0.0), one.upload.site))
         return self._released(self.expected)
@@ -94,7 +96,10 @@ class Weigh:
 
 
 def stage(settings: Settings, method: "ServerMethod") -> Weigh | None:
-    rule, by_examples = settings.aggregation_confidence, getattr(method.options, "weighting", "") == "examples"
+    rule, by_examples = (
+        settings.aggregation_confidence,
+        getattr(method.options, "weighting", "") == "examples",
+    )
     if rule != "off" and not method.traits.uploads:
         raise SettingsError(
             f"aggregation-confidence weighs what clients send, and with method={settings.method} they send nothing."
