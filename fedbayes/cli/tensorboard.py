@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbayes.errors import CommandError
-from fedbayes.protocol.columns import MODELS
-
-NO_FIGURES = ("event", "time", "round", "rounds")  # of an event: what it is and when, not what it tells
+from fedbayes.protocol.columns import MODELS, RESERVED
 
 
 def require_tensorboard() -> None:
@@ -40,7 +38,7 @@ class EventFiles:
                 # A resumed run writes these rounds again: TensorBoard drops what earlier files say of them.
                 self._open(purge_step=int(event["round"]) - 1)
             case "round":
-                self._write(event, {name: f"round/{name}" for name in event if name not in NO_FIGURES})
+                self._write(event, {name: f"round/{name}" for name in event if name not in RESERVED})
             case "evaluated":
                 metrics = [name.partition("_") for name in event if name.partition("_")[0] in MODELS]
                 tags = {f"{model}_{metric}": f"{metric}/{MODELS[model]}" for model, _, metric in metrics}

@@ -65,6 +65,14 @@ CLUSTERS = ("clusters", "cluster_changes", "adjusted_rand")
 EXCHANGE = ("clients_ok", "clients_failed", "seconds", "bytes_up", "bytes_down")
 ROUND_COLUMNS = ("round", *MEASURED, *CLUSTERS, *EXCHANGE)
 CLIENT_COLUMNS = ("round", "site", "cluster", "n_test", *MEASURED, "uncertainty", "status")
+RESERVED = (
+    "event",
+    "time",
+    "round",
+    "rounds",
+    "site",
+    "message",
+)  # what rows and events say beside their figures
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,8 @@ class Column:
     def __post_init__(self) -> None:
         if not (self.name.isascii() and self.name.isidentifier()):
             raise ValueError(f'A column\'s name has letters, digits and "_", unlike {self.name!r}.')
+        if self.name in RESERVED:
+            raise ValueError(f'"{self.name}" is taken; a column of a method\'s own needs another name.')
         if self.of not in ("round", "client"):
             raise ValueError(f'The column {self.name} is of "round" or "client", not {self.of!r}.')
 

@@ -1,5 +1,7 @@
 """The figure and the table of single clients: accuracy, cluster, labels."""
 
+from markupsafe import Markup
+
 from fedbayes.protocol.columns import MODELS, Metric, columns_of
 from server_app.report.figure import (
     Figure,
@@ -70,7 +72,7 @@ def _scores(row: Row, metric: Metric) -> dict[str, float]:
 
 def _rows(
     run: Run, found: dict[str, dict[str, float]], metric: Metric, title: str, alt: str
-) -> tuple[str, str]:
+) -> tuple[Markup, str]:
     """A row per client: name, cluster, labels, and the two models on one axis."""
     told, clusters = composition(run), cluster_of(run)
     classes = max((len(one.labels or ()) for one in told.values()), default=0)
@@ -125,7 +127,7 @@ def _rows(
 
 def _ranks(
     run: Run, found: dict[str, dict[str, float]], metric: Metric, title: str, alt: str
-) -> tuple[str, str]:
+) -> tuple[Markup, str]:
     """Many clients: sorted values of each model."""
     values = [value for each in found.values() for value in each.values()]
     height = Scale.around(values, metric.title, on_axis(metric), at_least=0)

@@ -36,12 +36,10 @@ def heat_map(run: Run) -> Figure | None:
                 side = cell - gap
                 cells[shade].append(f"M{left + column * cell:.1f} {y:.1f}h{side:.1f}v{side:.1f}h-{side:.1f}z")
         style = f"fill {cluster_style(found.labels[place[site]])}"
-        words = hint(f"site {site}: cluster {found.labels[place[site]]}")
+        tip = hint(f"site {site}: cluster {found.labels[place[site]]}")
         body += [
-            element("rect", words, x=margin, y=y, width=strip, height=cell - gap, class_=style),
-            element(
-                "rect", words, x=left + row * cell, y=margin, width=cell - gap, height=strip, class_=style
-            ),
+            element("rect", tip, x=margin, y=y, width=strip, height=cell - gap, class_=style),
+            element("rect", tip, x=left + row * cell, y=margin, width=cell - gap, height=strip, class_=style),
         ]
         if named:
             name = site if len(site) <= 10 else site[:9] + "…"

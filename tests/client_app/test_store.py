@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 
 from client_app import store as module
-from client_app.store import Store
+from client_app.store import Store, read, read_model
 
 
 def state(number: float) -> dict[str, torch.Tensor]:
@@ -130,3 +130,42 @@ def test_everything_comes_back_as_it_was(store: Store) -> None:
     assert loaded and loaded.tensors.keys() == tensors.keys()
     assert all(torch.equal(loaded.tensors[name], tensors[name]) for name in tensors)
     assert loaded.tensors["steps"].dtype == torch.int64
+
+
+def test_a_model_beside_the_state_is_the_newer_of_both(store: Store) -> None:
+    store.card = "of this model"
+    store.save(3, state(3), None)
+    assert read_model(store.folder).name == "personal.safetensors", "most methods write no other"
+    store.save_model(3, state(0.5))
+    assert read_model(store.folder).name == "model.safetensors", (
+        "of one round: the model is made after the state"
+    )
+    tags, tensors = read(read_model(store.folder))
+    assert (tags["round"], tags["uuid"], tags["card"]) == ("3", "uuid-1", "of this model")
+    assert torch.equal(tensors["q"], state(0.5)["q"])
+    store.save(4, state(4), store.load(before=4))
+    assert read_model(store.folder).name == "personal.safetensors", "the model is of an earlier round"
+    store.save_model(5, state(1))
+    assert read_model(store.folder).name == "model.safetensors"
+    latest = store.load(before=9)
+    assert latest and latest.round == 4, "no round starts from a model"
+
+
+def test_a_model_that_cannot_be_read_is_older_than_any_state(store: Store) -> None:
+    store.save(1, state(1), None)
+    (store.folder / "model.safetensors").write_bytes(b"rubbish")
+    assert read_model(store.folder).name == "personal.safetensors"
+
+
+def test_a_crash_leaves_the_previous_model(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save_model(1, state(1))
+
+    def full(tensors: object, path: Path, tags: object) -> None:
+        path.write_bytes(b"a part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        store.save_model(2, state(2))
+    assert [file.name for file in store.folder.iterdir()] == ["model.safetensors"]
+    assert torch.equal(read(store.folder / "model.safetensors")[1]["q"], state(1)["q"])

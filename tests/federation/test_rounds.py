@@ -13,6 +13,7 @@ from bayes_core import extrapolate
 from fedbayes.protocol.settings import SettingsError
 from server_app.runs import RunError
 from strategies import StrategyError
+from strategies.pfedbayes import PFedBayes
 
 Federate = Callable[..., Outcome]
 
@@ -127,6 +128,16 @@ def test_an_unknown_setting_or_method_ends_in_a_sentence(federate: Federate) -> 
     with pytest.raises(StrategyError, match='no method "nonsense"'):
         federate(method="nonsense")
     assert not federate.latest.folder.exists()  # type: ignore[attr-defined]
+
+
+def test_a_methods_undeclared_column_does_not_end_the_run(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = federate("before").metrics
+    monkeypatch.setattr(PFedBayes, "describe", lambda _self, row: row.columns.update(mood=1.0))
+    run = federate("run")
+    assert run.state == "finished" and run.metrics == before
+    assert capsys.readouterr().out.count('rounds.csv has no column \\"mood\\"') == 1
 
 
 def test_a_taken_name_is_refused(federate: Federate) -> None:

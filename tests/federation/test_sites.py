@@ -107,7 +107,7 @@ def test_what_may_leave_a_site(error: Exception, words: str) -> None:
     assert redact(error) == words
 
 
-def test_one_line_a_round_in_the_sites_log(
+def test_one_line_per_round_in_the_sites_log(
     federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "site.log"
@@ -127,6 +127,18 @@ def test_one_line_a_round_in_the_sites_log(
     ]
     assert all(any(part.endswith(" s") for part in line) for line in lines)
     assert capsys.readouterr().out.count("bytes in") == 4, "and on standard output"
+
+
+def test_a_regressions_log_tells_the_rmse(federate: Federate, tmp_path: Path) -> None:
+    log = tmp_path / "site.log"
+    grid = sites(tmp_path / "far", count=1, **{"log-file": str(log)})
+    run = federate("run", grid=grid, dataset="diabetes", layout="iid", size="60+20", rounds=2, eval_every=1)
+    assert run.state == "finished" and [row["clients_failed"] for row in run.rows[1:]] == ["0", "0"]
+    told = [line.split("after round ")[1].split("  ")[1:3] for line in log.read_text().splitlines()]
+    assert told == [
+        [f"{model.upper()} RMSE {float(row[f'{model}_rmse']):.4f}" for model in ("pm", "gm")]
+        for row in run.rows
+    ]
 
 
 def test_a_cluster_is_named_in_the_line(

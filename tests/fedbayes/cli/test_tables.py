@@ -59,3 +59,12 @@ def test_seeds_table() -> None:
     # best: PM 0.8 and 0.8, GM 0.5 and 0.4
     assert ["best accuracy, last 100 rounds", "0.8000 ± 0.0000", "0.4500 ± 0.0707"] in table
     assert not any(line[0].startswith("NLL") for line in table)
+
+
+def test_a_methods_own_columns_stand_below_the_table() -> None:
+    rows = [
+        {"round": "1", "pm_accuracy": "0.5", "epsilon": "0.25"},
+        {"round": "2", "pm_accuracy": "0.5", "epsilon": ""},
+    ]
+    assert run_table("a", rows).caption == "epsilon 0.25 (round 1)"
+    assert run_table("a", [{"round": "1", "pm_accuracy": "0.5", "seconds": "2"}]).caption is None

@@ -45,6 +45,14 @@ def test_events_become_scalars(tmp_path: Path) -> None:
     }
 
 
+def test_a_methods_own_column_is_a_figure_of_the_round(tmp_path: Path) -> None:
+    from fedbayes.cli.tensorboard import EventFiles
+
+    with closing(EventFiles(tmp_path)) as files:
+        files.show({"event": "round", "time": 9.0, "round": 3, "rounds": 4, "epsilon": 0.5, "mood": "good"})
+    assert scalars(tmp_path) == {"round/epsilon": [(3, 0.5)]}
+
+
 def test_a_resumed_run_replaces_the_rounds_it_repeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

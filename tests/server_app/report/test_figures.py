@@ -243,3 +243,25 @@ def test_names_sort_as_people_expect_and_samples_keep_the_ends() -> None:
     assert sorted(["s10", "s2", "a", "10", "9"], key=natural) == ["9", "10", "a", "s2", "s10"]
     assert evenly([str(i) for i in range(10)], 4) == ["0", "3", "6", "9"]
     assert evenly(["a", "b"], 4) == ["a", "b"]
+
+
+OWN = [
+    {"name": "epsilon", "title": "privacy <b>spent", "of": "round"},
+    {"name": "mood", "title": "mood", "of": "client"},
+]
+
+
+def test_a_methods_own_columns_have_figures_and_cells(run_of: RunOf) -> None:
+    run = run_of(
+        rows=[{"round": at, "pm_accuracy": 0.5, "epsilon": at / 4} for at in range(3)],
+        clients=[{"round": 2, "site": "0", "pm_accuracy": 0.5, "n_test": 5, "mood": "<i>good"}],
+        config={"columns": OWN},
+    )
+    page = render(run)
+    assert "<h2>pFedBayes</h2>" in page and '<figure id="own-epsilon"><h3>privacy &lt;b&gt;spent</h3>' in page
+    assert "privacy &lt;b&gt;spent: 0 in round 0, 0.5 in round 2." in page
+    assert "<td>&lt;i&gt;good</td>" in page and "<b>spent" not in page and "<i>" not in page
+    assert "own-epsilon" not in render(
+        run_of("b", rows=[{"round": 0, "pm_accuracy": 0.5}], config={"columns": OWN})
+    )
+    assert "<h2>pFedBayes</h2>" not in render(run_of("c", rows=[{"round": 0, "pm_accuracy": 0.5}]))

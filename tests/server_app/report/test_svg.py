@@ -57,6 +57,6 @@ def test_a_plot_draws_where_its_scales_say() -> None:
 
 def test_foreign_words_are_escaped() -> None:
     assert label('<b>"&', 0, 1) == '<text x="0" y="1">&lt;b&gt;&#34;&amp;</text>'
-    assert element("rect", data='"><script>') == '<rect data="&quot;&gt;&lt;script&gt;"/>'
+    assert element("rect", data='"><script>') == '<rect data="&#34;&gt;&lt;script&gt;"/>'
     svg = Plot(Scale(0, 1), Scale(0, 1)).svg('<"', 'x" onload="')
-    assert "<title>&lt;&quot;</title>" in svg and 'aria-label="x&quot; onload=&quot;"' in svg
+    assert "<title>&lt;&#34;</title>" in svg and 'aria-label="x&#34; onload=&#34;"' in svg

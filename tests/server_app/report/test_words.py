@@ -10,8 +10,9 @@ from handmade import entropies, tally
 
 from server_app.report import render
 from server_app.report.certainty import verdict
-from server_app.report.files import Run, Tally
-from server_app.report.words import failure_rows, summary
+from server_app.report.files import Run, Tally, Weights
+from server_app.report.methods import MethodWords
+from server_app.report.words import failure_rows, method_words, summary
 from server_app.rows import duration
 
 RunOf = Callable[..., Run]
@@ -144,3 +145,32 @@ def test_verdicts(counts: tuple[float, float, float], words: str) -> None:
 
 def test_durations() -> None:
     assert [duration(s) for s in (0.4, 59, 61, 7260)] == ["0 s", "59 s", "1 min 01 s", "2 h 01 min"]
+
+
+def test_a_method_is_described_by_the_run_itself(run_of: RunOf) -> None:
+    words = {"title": "IFCA<b>", "idea": "clients & kinds", "clusters": True, "global_model": False}
+    run = run_of(rows=[{"round": 1, "gm_accuracy": 0.5}], config={"method": words}, method="ifca")
+    assert method_words(run) == MethodWords("IFCA<b>", "clients & kinds", True, False)
+    first, second = summary(run)[:2]
+    assert first.startswith("<b>IFCA&lt;b&gt;</b>: clients &amp; kinds.")
+    assert "the global model (that of each client&#39;s cluster) reaches" in second
+    assert "clusters.json is not in the run folder: no KL matrix." in run.missing
+    assert run.weights == Weights(), "the checkpoint's are not of a global model"
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("cfedbayes", ("cFedBayes", True, True)),
+        ("fedavg", ("FedAvg", False, True)),
+        ("local", ("local", False, False)),
+        ("never-heard-of", ("never-heard-of", False, True)),
+        ("never_heard_of", ("never_heard_of", False, True)),
+        ("../<x>", ("../<x>", False, True)),
+    ],
+)
+def test_an_earlier_runs_method_speaks_for_itself(
+    run_of: RunOf, method: str, words: tuple[str, bool, bool]
+) -> None:
+    said = method_words(run_of(method=method))
+    assert (said.title, said.clusters, said.global_model) == words
