@@ -64,13 +64,15 @@ def row(name: str, down: int, up: int, plain: int, note: str = "") -> Measuremen
 def one_round(settings: Settings, network: torch.nn.Module, x: Tensor, y: Tensor) -> tuple[int, int]:
     """Bytes down and up."""
     method = load(settings.method)(settings, network, x, y, "0", torch.device("cpu"))
-    start = flatten(network)
-    w = method.family.init(start) if hasattr(method.family, "init") else start[None]
+    w = method.family.init(flatten(network))
     names = [f"u{k}" for k in range(CLUSTERS)] if settings.method == "cfedbayes" else ["w"]
-    arrays = method.wire.encode(w)
-    received = {name: method.wire.decode(arrays) for name in names}
+    codec = method.codec
+    arrays = codec.encode(w)
+    received = {name: codec.decode(arrays) for name in names}
     trained = method.train(method.start(received), received, 1)
-    sent = {} if trained.upload is None else method.wire.encode_upload(trained.upload, received[trained.base])
+    sent = {}
+    for name, upload in trained.uploads.items():
+        sent = codec.encode_upload(upload, received[trained.bases[name]])
     return len(names) * size(arrays), size(sent)
 
 

@@ -17,11 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from flwr.app import Array, ArrayRecord
 
 from bayes_core.flat import flatten
-from bayes_core.predict.predictive import point_probabilities
-from bayes_core.predict.uncertainty import predict
 from bayes_core.server.aggregate import Mean
 from benchmarks.measure import Measurement, Options
 from benchmarks.watch import ACTOR, FLOWER, RAY, SERVER, Watched, watch
@@ -29,7 +26,6 @@ from client_app.data import load as load_data
 from client_app.methods.pfedbayes import PFedBayes
 from client_app.store import Store
 from fedbayes.launch.resources import cpus
-from fedbayes.protocol.codec import Arrays
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 
@@ -103,13 +99,13 @@ def client_parts(options: Options, personal_steps: int) -> dict[str, float]:
             method = PFedBayes(
                 settings, network, data.x_train, data.y_train, str(client), torch.device("cpu")
             )
-            w = method.family.init(flatten(network), settings.rho_init)
-            sent = record(method.wire.encode(w))
+            w = method.family.init(flatten(network), method.options.rho_init)
+            sent = method.codec.send(w)
             store = Store(Path(folder) / str(client), "uuid", durable=False)
             store.save(1, method.train(method.start({"w": w}), {"w": w}, 1).state, None)
 
             with part("unpack"):
-                received = method.wire.decode({name: array.numpy() for name, array in sent.items()})
+                received = method.codec.receive(sent)
             with part("load"):
                 stored = store.load(before=2)
             assert stored is not None
@@ -117,20 +113,13 @@ def client_parts(options: Options, personal_steps: int) -> dict[str, float]:
                 trained = method.train(stored.tensors, {"w": received}, 2)
             with part("save"):
                 store.save(2, trained.state, stored)
-            assert trained.upload is not None
             with part("pack"):
-                reply = record(method.wire.encode_upload(trained.upload, received))
+                reply = method.codec.leave(trained.uploads["w"], received)
             aggregate = Mean(w)
             with part("server: unpack, add"):
-                aggregate.add(
-                    method.wire.decode_upload({name: array.numpy() for name, array in reply.items()}, w)
-                )
+                aggregate.add(method.codec.arrive(reply, w, w.shape))
             with part("evaluate"):
-                for v in method.models(trained.state, {"w": received}).values():
-                    predict(network, method.family, v, data.x_test, settings.eval_samples, torch.Generator())
-                    point_probabilities(network, method.family, v, data.x_test)
+                for model in method.models(trained.state, {"w": received}).values():
+                    model.predict(data.x_test, settings.eval_samples, torch.Generator())
+                    model.point_probabilities(data.x_test)
     return dict(spent)
-
-
-def record(arrays: Arrays) -> ArrayRecord:
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})

@@ -40,7 +40,7 @@ class Trained:
 class ClientMethod(ABC):
     """One method on one client. `received` are the tensors that the server sends, by name."""
 
-    Options: ClassVar[type[Options]] = Options  # the settings that it reads beside those of all methods
+    reads: ClassVar[type[Options]] = Options  # the settings that it reads beside those of all methods
     options: Any
     family: Family
 
@@ -48,7 +48,7 @@ class ClientMethod(ABC):
         self, settings: Settings, network: nn.Module, x: Tensor, y: Tensor, site: str, device: torch.device
     ) -> None:
         self.settings = settings
-        self.options = self.Options.parse(settings.as_config())
+        self.options = self.reads.parse(settings.as_config())
         self.network = network
         self.x, self.y = x, y  # this client's training data
         self.likelihood = likelihood_of(y)

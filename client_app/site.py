@@ -173,6 +173,12 @@ def _moved(data: ClientData, device: torch.device) -> ClientData:
     return replace(data, **{name: getattr(data, name).to(device) for name in names})
 
 
+def forget() -> None:
+    """What this process keeps of sites, their data and networks."""
+    for kept in (participant, _site, _network):
+        kept.cache_clear()
+
+
 def find_device(wanted: str) -> torch.device:
     """`auto` is CUDA or MPS where there is one."""
     if wanted != "auto":

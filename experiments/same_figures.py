@@ -30,7 +30,7 @@ RUNS: dict[str, list[list[str]]] = {  # each run's command lines, one after the 
     "fedavg": [["method=fedavg"]],
     "fedprox": [["method=fedprox", "proximal=0.1"]],
     "local": [["method=local"]],
-    "regression": [["method=pfedbayes", "dataset=diabetes", "model=mlp"]],
+    "regression": [["method=pfedbayes", "dataset=diabetes", "model=mlp", "layout=iid"]],
     "resumed": [["method=cfedbayes", "rounds=5", *ROTATED], ["--resume", "resumed", "rounds=12"]],
 }
 

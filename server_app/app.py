@@ -52,7 +52,7 @@ def run(grid: Grid, settings: Settings) -> None:
         torch.set_num_threads(settings.threads)
     found = strategies.load(settings.method)
     found.check(settings)
-    method = found(found.Options.parse(settings.as_config()), seed=settings.seed, tell=emit)
+    method = found(found.reads.parse(settings.as_config()), seed=settings.seed, tell=emit)
     roster = Roster(grid, settings, emit, stored_agreement(settings))
     roster.gather()
     assert roster.agreement is not None  # of the sites that were gathered

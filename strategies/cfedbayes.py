@@ -11,14 +11,14 @@ family is open, so sparse and clustered together is `family = "spike-slab"`.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from bayes_core import Gaussian, spectral_clusters, symmetric_kl_matrix
 from bayes_core.families import Family
 from bayes_core.server.clustering import choose_k_with_evidence
-from fedbayes.protocol.settings import FamilyName, Natural
+from fedbayes.protocol.settings import FamilyName, Natural, Options
 from fedbayes.protocol.streams import seed_of
 from strategies.rounds.clusters import Clusters, chosen_cluster
 from strategies.rounds.state import Came, Part, State, Traits
@@ -37,7 +37,7 @@ class CFedBayes(SFedBayes):
     idea = "clients of one kind share a prior, and each learns a distribution of its own"
     traits = Traits(clusters=True)
     openings = 1
-    Options = ClusterOptions
+    reads: ClassVar[type[Options]] = ClusterOptions
     options: ClusterOptions
 
     def make_family(self) -> Family:

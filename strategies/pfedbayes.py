@@ -4,14 +4,14 @@ Zhang, Li, Shao, Liu, Zhou, Li: "Federated Learning via Variational Bayesian Inf
 Clustering". `aggregation = "moments"` takes the minimiser of Σ KL(q_i ‖ w), the paper's own lemma, instead of the mean.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
 from bayes_core import Gaussian
 from bayes_core.families import Family
 from bayes_core.server.aggregate import Aggregate, Mean, Moments
-from fedbayes.protocol.settings import RhoInit, takes
+from fedbayes.protocol.settings import Options, RhoInit, takes
 from strategies.rounds.method import ServerMethod, StepOptions
 from strategies.rounds.state import Fresh, State
 
@@ -27,7 +27,7 @@ class PFedBayes(ServerMethod):
     title = "pFedBayes"
     idea = "every client learns a Gaussian over its network's weights, with one prior for all"
     paper = "Zhang et al."
-    Options = PriorOptions
+    reads: ClassVar[type[Options]] = PriorOptions
     options: PriorOptions
 
     def __init__(self, *arguments: Any, **given: Any) -> None:

@@ -3,12 +3,14 @@
 λ is averaged as a probability (its mean is also the KL-optimal one) and clamped after extrapolation.
 """
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from bayes_core import SpikeSlab
 from bayes_core.families import Family
 from bayes_core.server.sparsity import shift
-from fedbayes.protocol.settings import LambdaInit, Share
+from fedbayes.protocol.settings import LambdaInit, Options, Share
 from strategies.pfedbayes import PFedBayes, PriorOptions
 
 
@@ -22,7 +24,7 @@ class SFedBayes(PFedBayes):
 
     title = "sFedBayes"
     idea = "every client learns a sparse (spike-and-slab) distribution over its network's weights"
-    Options = SparseOptions
+    reads: ClassVar[type[Options]] = SparseOptions
     options: SparseOptions
 
     def make_family(self) -> Family:

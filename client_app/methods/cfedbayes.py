@@ -1,6 +1,7 @@
 """cFedBayes, the client's half: of the K priors, a client takes the nearest to its own distribution."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from bayes_core.predict.predictor import Predictor
@@ -13,7 +14,7 @@ from bayes_core.predict.predictive import outputs
 from client_app.method import Tensors, Trained
 from client_app.methods.sfedbayes import SFedBayes, SparseOptions
 from fedbayes.protocol.messages import CLUSTER
-from fedbayes.protocol.settings import FamilyName
+from fedbayes.protocol.settings import FamilyName, Options
 
 
 class ClusterOptions(SparseOptions):
@@ -23,7 +24,7 @@ class ClusterOptions(SparseOptions):
 class CFedBayes(SFedBayes):
     """pFedBayes within a cluster of one's own choice; in round 0 there is only the common start."""
 
-    Options = ClusterOptions
+    reads: ClassVar[type[Options]] = ClusterOptions
     options: ClusterOptions
 
     def make_family(self) -> Family:

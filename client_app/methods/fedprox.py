@@ -1,6 +1,7 @@
 """FedProx, the client's half: FedAvg with (μ/2)·‖θ − θᵗ‖² in the loss; μ is the setting `proximal`."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ class ProximalOptions(Options):
 class FedProx(FedAvg):
     """FedAvg that stays near the server's weights."""
 
-    Options = ProximalOptions
+    reads: ClassVar[type[Options]] = ProximalOptions
     options: ProximalOptions
 
     def terms(self, w: Tensor) -> Sequence[Term]:

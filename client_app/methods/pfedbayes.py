@@ -1,7 +1,7 @@
 """pFedBayes, the client's half: R alternating steps on q (kept here) and w (uploaded)."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from bayes_core.predict.predictor import Predictor
 from torch import Tensor
@@ -25,7 +25,7 @@ class UpdateOptions(Options):
 class PFedBayes(ClientMethod):
     """A distribution over the weights for this client, with the server's as its prior."""
 
-    Options = UpdateOptions
+    reads: ClassVar[type[Options]] = UpdateOptions
     options: UpdateOptions
 
     def __init__(self, *arguments: Any) -> None:

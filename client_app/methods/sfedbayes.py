@@ -1,11 +1,12 @@
 """sFedBayes, the client's half: pFedBayes with spike-and-slab distributions; λ steps in its logit."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from bayes_core import Recipe, SpikeSlab
 from bayes_core.families import Family
 from client_app.methods.pfedbayes import PFedBayes, UpdateOptions
-from fedbayes.protocol.settings import LambdaInit, Positive
+from fedbayes.protocol.settings import LambdaInit, Options, Positive
 
 
 class SparseOptions(UpdateOptions):
@@ -17,7 +18,7 @@ class SparseOptions(UpdateOptions):
 class SFedBayes(PFedBayes):
     """A sparse distribution over the weights for this client."""
 
-    Options = SparseOptions
+    reads: ClassVar[type[Options]] = SparseOptions
     options: SparseOptions
 
     def make_family(self) -> Family:

@@ -21,7 +21,7 @@ from fedbayes.cli.tables import run_table
 from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import assemble, write_run_config
 from fedbayes.launch.flower import ANSI, environment, program
-from fedbayes.launch.plan import further_defaults, RemotePlan
+from fedbayes.launch.plan import RemotePlan, further_defaults
 from fedbayes.launch.simulate import (
     FAILED,
     FINISHED,

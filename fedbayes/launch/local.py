@@ -14,7 +14,7 @@ from typing import IO
 from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import assemble, write_run_config
 from fedbayes.launch.flower import ANSI, environment, free_port, program
-from fedbayes.launch.plan import further_defaults, Plan
+from fedbayes.launch.plan import Plan, further_defaults
 from fedbayes.launch.processes import MARKER, MARKER_BYTES, end_all, members, start_reaper, temporary_folder
 from fedbayes.launch.resources import client_resources
 

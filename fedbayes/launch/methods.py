@@ -14,14 +14,14 @@ from fedbayes.protocol.user_code import UserCodeError
 def keys_of(method: str) -> set[str]:
     """The settings that this method has beside those of all methods."""
     halves = strategies.load(method), client.load(method)
-    return {key for half in halves for key in half.Options.names()}
+    return {key for half in halves for key in half.reads.names()}
 
 
 def own_defaults(method: str) -> dict[str, Any]:
     """Of a method from elsewhere: the defaults in its own models."""
     found: dict[str, Any] = {}
     for half in (strategies.load(method), client.load(method)):
-        fields = half.Options.model_fields.values()
+        fields = half.reads.model_fields.values()
         found |= {
             str(one.alias): one.default
             for one in fields
@@ -41,7 +41,7 @@ def checked(settings: Settings) -> Settings:
     except (strategies.StrategyError, UserCodeError) as error:
         raise CommandError(str(error)) from None
     config, usual = settings.as_config(), defaults()
-    options = [half.Options.parse(config).as_config() for half in (server, site)]
+    options = [half.reads.parse(config).as_config() for half in (server, site)]
     server.check(settings)
     common = {str(field.alias) for field in Settings.model_fields.values()}
     for key, value in config.items():

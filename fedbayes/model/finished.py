@@ -67,7 +67,7 @@ class Finished:
             raise ModelError(
                 f"The run {self.settings.run_name} used {found.title}: {found.idea}; it has no global model."
             )
-        options = found.Options.parse(self.settings.as_config())
+        options = found.reads.parse(self.settings.as_config())
         return dict(found(options, seed=self.settings.seed).send(self.state, site))
 
     @property

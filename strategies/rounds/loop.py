@@ -149,7 +149,7 @@ class Loop:
 
     def _compose(self, number: int, tasks: Mapping[str, Task], closing: bool = False) -> None:
         timeout, method, state = self.settings.round_timeout, self.method, self.state
-        said = {**self.identity, ROUND: number, CLOSING: closing}
+        said: dict[str, str | int | bool] = {**self.identity, ROUND: number, CLOSING: closing}
 
         def encode(name: str, tensor: Tensor) -> ArrayRecord:
             return self.codec.send(tensor, name in method.plain)

@@ -39,7 +39,7 @@ class ServerMethod(FlowerStrategy):
     columns: ClassVar[tuple[Column, ...]] = ()  # further ones in rounds.csv and clients.csv
     plain: ClassVar[frozenset[str]] = frozenset()  # names of sent tensors that are no distributions
     openings: ClassVar[int] = 0  # exchanges with all sites before round 1; the last of them is round 0
-    Options: ClassVar[type[Options]] = StepOptions
+    reads: ClassVar[type[Options]] = StepOptions
     options: Any
     family: Family
 
@@ -53,7 +53,7 @@ class ServerMethod(FlowerStrategy):
     ) -> None:
         """`options` as parsed from a run's settings, or some of them by name; the others have their defaults."""
         super().__init__(**{name: given.pop(name) for name in self.FLOWER & given.keys()})
-        self.options = options or self.Options.of(**given)
+        self.options = options or self.reads.of(**given)
         self.seed = seed
         self.tell = tell or (lambda event, **said: None)
 

@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from harness import Outcome
 
-from strategies.rounds import outliers
+from strategies.rounds.stages import outliers
 
 Federate = Callable[..., Outcome]
 
@@ -95,12 +95,12 @@ def test_clients_that_merely_differ_stay_far_below_the_bound(
     shares: list[float] = []
 
     class Watched(outliers.Outliers):
-        def judge(self, upload: torch.Tensor, base: torch.Tensor, family: outliers.Family) -> None:
-            scalars = outliers.scalars_of(upload, base, family)
+        def judge(self, upload: torch.Tensor, base: torch.Tensor) -> None:
+            scalars = outliers.scalars_of(upload, base, self.family)
             shares.extend(value / self.bound(name, base) for name, value in scalars.items())
-            super().judge(upload, base, family)
+            super().judge(upload, base)
 
-    monkeypatch.setattr("strategies.rounds.loop.Outliers", Watched)
+    monkeypatch.setattr("strategies.rounds.stages.outliers.Outliers", Watched)
     run = federate(**{"rounds": 6, "size": "10+4", "local_steps": 10} | settings)
     assert {row["clients_failed"] for row in run.rows} <= {"", "0"}
     assert max(shares) < 0.25

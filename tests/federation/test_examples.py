@@ -41,7 +41,7 @@ def test_one_s_own_data_in_ten_lines(
     assert len(lines_of(block)) <= 10
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    site._site.cache_clear()
+    site.forget()
     (tmp_path / f"{script}.py").write_text(block)
     if script.startswith("make"):
         subprocess.run([sys.executable, f"{script}.py"], check=True)

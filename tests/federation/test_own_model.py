@@ -44,8 +44,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def forget() -> None:
     """What a process remembers of its networks; here one process plays many."""
-    site._site.cache_clear()
-    site._network.cache_clear()
+    site.forget()
 
 
 WORDS = {"model": "my_net:net", "size": "20+20", "local_steps": 30, "lr_personal": 0.01, "layout": "iid"}

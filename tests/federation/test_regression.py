@@ -35,8 +35,7 @@ PEOPLE = {
 
 @pytest.fixture(autouse=True)
 def fresh_sites() -> None:
-    client_app.site._site.cache_clear()
-    client_app.site._network.cache_clear()
+    client_app.site.forget()
 
 
 def store(run: Outcome, site: str) -> Path:

@@ -134,7 +134,7 @@ def test_a_methods_undeclared_column_does_not_end_the_run(
     federate: Federate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = federate("before").metrics
-    monkeypatch.setattr(PFedBayes, "describe", lambda _self, row: row.columns.update(mood=1.0))
+    monkeypatch.setattr(PFedBayes, "describe", lambda *_: ({"mood": 1.0}, {}))
     run = federate("run")
     assert run.state == "finished" and run.metrics == before
     assert capsys.readouterr().out.count('rounds.csv has no column \\"mood\\"') == 1

@@ -111,7 +111,7 @@ def test_a_late_site_lives_with_the_agreement_and_a_foreign_one_is_left_out(
 def test_a_resumed_run_keeps_its_agreement(federate: Federate, clinics: Path) -> None:
     whole = federate("whole", grid=sites(clinics), **WORDS)
     federate("parts", grid=sites(clinics), **(WORDS | {"rounds": 2}))
-    site._site.cache_clear()
+    site.forget()
     grid = sites(clinics)
     parts = federate("parts", grid=grid, resume=True, **WORDS)
     assert parts.metrics[-1] == whole.metrics[-1]

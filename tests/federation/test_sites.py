@@ -46,7 +46,7 @@ def test_the_run_cannot_choose_a_folder_at_a_site(
         return load(settings, *share)
 
     monkeypatch.setattr(site, "load", watched)
-    site._site.cache_clear()
+    site.forget()
     far = tmp_path / "far"
     federate("run", grid=sites(far, count=2), data_dir="/chosen/by/the/coordinator", rounds=1)
     assert set(asked) == {str(far / "disk-0" / "data"), str(far / "disk-1" / "data")}
@@ -86,7 +86,7 @@ def test_data_that_cannot_be_used_is_told_without_its_path(
         raise DataError("/home/clinic/patients.csv has no column named outcome.")
 
     monkeypatch.setattr(site, "load", broken)
-    site._site.cache_clear()
+    site.forget()
     with pytest.raises(StrategyError) as end:
         federate(grid=sites(tmp_path / "far", count=1))
     assert str(end.value).endswith("site site-0: DataError; the site's own log says more")

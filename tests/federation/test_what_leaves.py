@@ -1,18 +1,20 @@
 """What leaves a site, name by name, and what a curious coordinator reads out of it (docs/security.md)."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import Federate
 from flwr.app import ArrayRecord, Message
+from harness import Outcome
 from inprocess import sites
 
 from bayes_core.predict.histograms import SIGMA_BINS
 from client_app.data import load
 from fedbayes.protocol.settings import Settings, defaults
 
+Federate = Callable[..., Outcome]
 TALLY = {
     "n",
     "correct",

@@ -4,11 +4,11 @@ import itertools
 import math
 
 import pytest
-import torch
 
-from strategies.rounds.confidence import HeldBack, check_uncertainty, share_of, weight_of
-from strategies.rounds.records import Upload
 from strategies.rounds.replies import BadReply
+from strategies.rounds.stages import Arrival
+from strategies.rounds.stages.weigh import Weigh, check_uncertainty, share_of, weight_of
+from strategies.rounds.state import Upload
 
 
 def test_weights_are_one_over_the_perplexity() -> None:
@@ -27,18 +27,26 @@ def test_the_rule_says_the_share() -> None:
     assert [share_of(rule) for rule in ("off", "weight", "0.3", ".25")] == [0, 0, 0.3, 0.25]
 
 
+def arrival(number: int, uncertainty: float, n_train: int = 1) -> Arrival:
+    return Arrival(Upload(f"{number:02}", n_train, {"uncertainty": uncertainty}), {})
+
+
+def weigh(share: float, expected: int, number: int = 1) -> Weigh:
+    stage = Weigh(str(share) if share else "off", by_examples=False)
+    stage.open(number, expected)
+    return stage
+
+
 def left_out(share: float, uncertainties: list[float], expected: int | None = None) -> set[int]:
     """Who is left out, the same in every order of arrival; the others come out exactly once."""
     results = set()
     for order in itertools.islice(itertools.permutations(range(len(uncertainties))), 200):
-        back = HeldBack(share, expected or len(uncertainties))
-        used = []
-        for number in order:
-            upload = Upload(f"{number:02}", 1, {"uncertainty": uncertainties[number]})
-            used += back.offer(upload, torch.tensor([number]))
-        used += back.settle(len(uncertainties))
-        out = {int(upload.site) for upload, _ in back.held}
-        assert sorted(int(w) for _, w in used) == [n for n in range(len(uncertainties)) if n not in out]
+        stage = weigh(share, expected or len(uncertainties))
+        used = [one for number in order for one in stage.arrive(arrival(number, uncertainties[number]))]
+        used += stage.close(len(uncertainties))
+        out = {int(site) for site in stage.left_out}
+        came = sorted(int(one.upload.site) for one in used)
+        assert came == [n for n in range(len(uncertainties)) if n not in out]
         results.add(frozenset(out))
     assert len(results) == 1
     return set(results.pop())
@@ -58,10 +66,23 @@ def test_failures_equals_and_three_of_ten() -> None:
 
 
 def test_no_more_than_may_be_left_out_are_kept() -> None:
-    back = HeldBack(0.3, 10)
+    stage = weigh(0.3, 10)
     for number in range(10):
-        back.offer(Upload(str(number), 1, {"uncertainty": float(-number % 7)}), torch.zeros(1))
-        assert len(back.held) <= 3
+        stage.arrive(arrival(number, float(-number % 7)))
+        assert len(stage.held) <= 3
+
+
+def test_before_round_1_everybody_counts() -> None:
+    stage = weigh(0.5, 4, number=0)
+    came = [one for number in range(4) for one in stage.arrive(arrival(number, float(number)))]
+    assert len(came) == 4 and not stage.close(4) and not stage.left_out
+
+
+def test_examples_and_certainty_multiply() -> None:
+    stage = Weigh("weight", by_examples=True)
+    stage.open(1, 1)
+    (one,) = stage.arrive(arrival(0, math.log(2), n_train=30))
+    assert one.weight == pytest.approx(15, rel=1e-5)
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -0.1, "0.2", [0.1]])
