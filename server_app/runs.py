@@ -6,8 +6,6 @@ A resumed run therefore drops the rows from its checkpoint's round on, and repea
 known of row t before it is measured (failures, seconds, bytes) travels in the checkpoint.
 """
 
-import csv
-import io
 import json
 import time
 import uuid
@@ -29,10 +27,10 @@ from fedbayes.protocol.columns import (
     columns_of,
     round_columns,
 )
-from fedbayes.protocol.files import Lock, append_text, replace_file, take_lock
+from fedbayes.protocol.files import Lock, replace_file, take_lock
 from fedbayes.protocol.settings import Settings
 from server_app import evaluations
-from server_app.events import emit
+from server_app.sheets import Sheet, read_rows
 
 FORMAT = 1
 RESUME_MAY_CHANGE = ("rounds", "eval-every")
@@ -58,14 +56,6 @@ def read_config(path: Path) -> dict[str, Any] | None:
     return config
 
 
-def read_rows(file: Path) -> list[dict[str, str]]:
-    """The rows of rounds.csv or clients.csv, empty cells as empty strings."""
-    if not file.exists():
-        return []
-    with file.open(newline="", encoding="utf-8") as stream:
-        return [row for row in csv.DictReader(stream) if None not in row.values()]
-
-
 class RunFolder:
     """The one writer of OUT/RUN, from `open` to `close`."""
 
@@ -74,8 +64,8 @@ class RunFolder:
         self.config = config
         self._lock = lock
         own = columns_of(config)
-        self._columns = {"rounds.csv": round_columns(own), "clients.csv": client_columns(own)}
-        self._left_out: set[str] = set()  # columns that nobody declared, and that were warned of
+        self._rounds = Sheet(path / "rounds.csv", round_columns(own))
+        self._clients = Sheet(path / "clients.csv", client_columns(own))
 
     @classmethod
     def open(
@@ -96,35 +86,14 @@ class RunFolder:
             )
         path.mkdir(parents=True, exist_ok=True)
         lock = _take_lock(path)
-        if config is None:
-            config = {
-                "format": FORMAT,
-                "formats": {
-                    "rounds.csv": FORMAT, "clients.csv": FORMAT, "checkpoint.safetensors": FORMAT,
-                    evaluations.FILE: evaluations.FORMAT,
-                },
-                "fedbayes": __version__,
-                "run": settings.run_name,
-                "uuid": str(uuid.uuid4()),
-                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            }  # fmt: skip
-        else:
-            check_resumable(config, settings.as_config())
-            for site, sizes in facts["sites"].items():
-                if config["sites"].get(site, sizes) != sizes:
-                    raise RunError(
-                        f"Site {site} had {config['sites'][site]} when {path} was started and now has {sizes}: "
-                        "its data has changed."
-                    )
-            facts = {**facts, "sites": config["sites"] | facts["sites"]}
-            saved = load_checkpoint(path)
-            if saved and saved[0] > settings.rounds:
-                raise RunError(
-                    f"{path} has {saved[0]} rounds already; resume it with rounds={saved[0]} or more."
-                )
-            for key in ("model", "classes", "partitions"):
-                if config[key] != facts[key]:
-                    raise RunError(f"{path} was trained with {key} {config[key]}, not {facts[key]}.")
+        try:
+            if config is None:
+                config = _new_config(settings)
+            else:
+                facts = _facts_of_both(path, config, settings, facts)
+        except BaseException:
+            lock.close()
+            raise
         config |= {"settings": settings.as_config() | {"resume": False, "resume-with": "*"}, **facts}
         own = {column.name: column.as_config() for column in (*columns_of(config), *columns)}
         if own:
@@ -135,10 +104,8 @@ class RunFolder:
         """Write what is known now, and drop the rows that the rounds to come will write (again)."""
         self.set_state("running")
         evaluations.drop_evaluations(self.path, since=first_round - 1)
-        for name in self._columns:
-            kept = [row for row in read_rows(self.path / name) if int(row["round"]) < first_round - 1]
-            text = self._sheet(name, kept, header=True)
-            replace_file(self.path / name, text.encode(), durable=False)
+        for sheet in (self._rounds, self._clients):
+            sheet.begin(before=first_round - 1)
 
     def append(
         self,
@@ -149,25 +116,8 @@ class RunFolder:
         """One finished row of rounds.csv, its clients' rows and, where it was measured, its evidence."""
         if evidence is not None:
             evaluations.append_evaluation(self.path, row["round"], evidence)
-        for name, rows in (("clients.csv", clients), ("rounds.csv", [row])):
-            append_text(self.path / name, self._sheet(name, rows))
-
-    def _sheet(self, name: str, rows: Sequence[Mapping[str, Any]], header: bool = False) -> str:
-        """Rows as CSV. A column that nobody declared is left out with a warning: it is no reason to end a run."""
-        columns = self._columns[name]
-        for column in sorted({key for row in rows for key in row}.difference(columns, self._left_out)):
-            self._left_out.add(column)
-            emit(
-                "warning",
-                message=f'{name} has no column "{column}", which the method reported: it is left out. Declare it '
-                "among the method's columns.",
-            )
-        stream = io.StringIO(newline="")
-        writer = csv.DictWriter(stream, columns, restval="", extrasaction="ignore")
-        if header:
-            writer.writeheader()
-        writer.writerows(rows)
-        return stream.getvalue()
+        self._clients.append(clients)
+        self._rounds.append([row])
 
     def keep(self, name: str, evidence: Mapping[str, Any]) -> None:
         """NAME.json: what a method found out on the way, for the report."""
@@ -213,6 +163,40 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
         return int(metadata["round"]), tensors, json.loads(metadata["memory"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise RunError(f"{file} is damaged ({error}); the run cannot be resumed from it.") from None
+
+
+def _new_config(settings: Settings) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "formats": {
+            "rounds.csv": FORMAT, "clients.csv": FORMAT, "checkpoint.safetensors": FORMAT,
+            evaluations.FILE: evaluations.FORMAT,
+        },
+        "fedbayes": __version__,
+        "run": settings.run_name,
+        "uuid": str(uuid.uuid4()),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }  # fmt: skip
+
+
+def _facts_of_both(
+    path: Path, config: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a resumed run knows: the facts of now, with all sites of before; RunError where they contradict it."""
+    check_resumable(config, settings.as_config())
+    for site, sizes in facts["sites"].items():
+        if config["sites"].get(site, sizes) != sizes:
+            raise RunError(
+                f"Site {site} had {config['sites'][site]} when {path} was started and now has {sizes}: "
+                "its data has changed."
+            )
+    saved = load_checkpoint(path)
+    if saved and saved[0] > settings.rounds:
+        raise RunError(f"{path} has {saved[0]} rounds already; resume it with rounds={saved[0]} or more.")
+    for key in ("model", "classes", "partitions"):
+        if config[key] != facts[key]:
+            raise RunError(f"{path} was trained with {key} {config[key]}, not {facts[key]}.")
+    return {**facts, "sites": config["sites"] | facts["sites"]}
 
 
 def check_resumable(config: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

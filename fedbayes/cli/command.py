@@ -142,7 +142,7 @@ def _sweep(
             check_data(plan.settings, plan.clients)
     from fedbayes.cli.tables import seeds_table
     from fedbayes.launch.simulate import say, simulate
-    from server_app.runs import read_rows
+    from server_app.sheets import read_rows
 
     name = plans[0].settings.run_name.removesuffix(f"-seed{plans[0].settings.seed}")
     for plan in plans:

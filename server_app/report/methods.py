@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import strategies
-
 
 @dataclass(frozen=True)
 class MethodWords:
@@ -30,6 +28,8 @@ def words_of(config: Mapping[str, Any]) -> MethodWords:
         )
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):  # a config may come from anyone
         return MethodWords(name)
+    import strategies  # with Flower, which takes a second; most runs tell it themselves
+
     try:
         method = strategies.load(name)
     except (strategies.StrategyError, ImportError):

@@ -8,7 +8,8 @@ import pytest
 from flwr.app import Message
 from harness import Outcome
 
-from server_app.runs import RunError, RunFolder, read_rows
+from server_app.runs import RunError, RunFolder
+from server_app.sheets import read_rows
 
 Federate = Callable[..., Outcome]
 

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from fedbayes.protocol.columns import Column, client_columns, round_columns
+from fedbayes.protocol.files import is_locked
 from fedbayes.protocol.settings import Settings, defaults
+from server_app import runs
 from server_app.events import parse
-from server_app.runs import RunFolder, closing_rows, read_rows
+from server_app.runs import RunError, RunFolder, closing_rows
+from server_app.sheets import read_rows
 
 FACTS: dict[str, Any] = {
     "clients": 1,
@@ -24,7 +27,9 @@ Open = Callable[..., RunFolder]
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Open:
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    monkeypatch.setattr(runs, "LOCK_WAIT", 0.0)
+
     def run(columns: Sequence[Column] = (), first_round: int = 1, **settings: Any) -> RunFolder:
         config = defaults() | {"out-dir": str(tmp_path), "run-name": "a"} | settings
         folder = RunFolder.open(Settings.parse(config), FACTS, columns)
@@ -95,3 +100,13 @@ def test_a_column_that_nobody_declared_is_left_out_and_named_once(
         'rounds.csv has no column "epsilon", which the method reported: it is left out. Declare it among the '
         "method's columns.",
     ]
+
+
+def test_a_run_that_may_not_be_resumed_so_leaves_the_folder_free(opened: Open) -> None:
+    opened().close()
+    with pytest.raises(RunError, match=r"The run was started with zeta=10\.0, not 1\.0"):
+        opened(resume=True, zeta=1.0)
+    again = opened(resume=True)
+    assert is_locked(again.path / ".writer.lock")
+    again.close()
+    assert not is_locked(again.path / ".writer.lock")
