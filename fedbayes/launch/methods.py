@@ -13,14 +13,13 @@ from fedbayes.protocol.user_code import UserCodeError
 
 def keys_of(method: str) -> set[str]:
     """The settings that this method has beside those of all methods."""
-    halves = strategies.load(method), client.load(method)
-    return {key for half in halves for key in half.reads.names()}
+    return {key for half in halves(method) for key in half.reads.names()}
 
 
 def own_defaults(method: str) -> dict[str, Any]:
     """Of a method from elsewhere: the defaults in its own models."""
     found: dict[str, Any] = {}
-    for half in (strategies.load(method), client.load(method)):
+    for half in halves(method):
         fields = half.reads.model_fields.values()
         found |= {
             str(one.alias): one.default
@@ -30,28 +29,39 @@ def own_defaults(method: str) -> dict[str, Any]:
     return found
 
 
-def checked(settings: Settings) -> Settings:
-    """The settings with those of the method as its halves read them; SettingsError where one does not fit.
+def read(settings: Settings) -> Settings:
+    """The settings with those of the method as its halves read them; SettingsError where one does not fit."""
+    config = settings.as_config()
+    for half in halves(settings.method):
+        config |= half.reads.parse(config).as_config()
+    return Settings.parse(config)
 
-    A setting that the method does not use, and that differs from its default, is refused: nobody sets it for nothing.
+
+def checked(settings: Settings) -> Settings:
+    """Likewise, of a new run: what the method cannot do is refused.
+
+    So is a setting that it does not use and that differs from its default: nobody sets it for nothing.
     """
-    name = settings.method
+    server, _ = halves(settings.method)
+    settings = read(settings)
+    server.check(settings)
+    used = {str(field.alias) for field in Settings.model_fields.values()} | keys_of(settings.method)
+    for key, value in settings.as_config().items():
+        if key in used:
+            continue
+        if key not in defaults():
+            raise SettingsError(f'There is no setting "{key}" of method={settings.method}.')
+        if not _same(value, defaults()[key]):
+            users = ", ".join(_users(key)) or "no method"
+            raise SettingsError(f'method={settings.method} does not use the setting "{key}"; {users} would.')
+    return settings
+
+
+def halves(method: str) -> tuple[type[strategies.ServerMethod], type[client.ClientMethod]]:
     try:
-        server, site = strategies.load(name), client.load(name)
+        return strategies.load(method), client.load(method)
     except (strategies.StrategyError, UserCodeError) as error:
         raise CommandError(str(error)) from None
-    config, usual = settings.as_config(), defaults()
-    options = [half.reads.parse(config).as_config() for half in (server, site)]
-    server.check(settings)
-    common = {str(field.alias) for field in Settings.model_fields.values()}
-    for key, value in config.items():
-        if key in common or any(key in one for one in options):
-            continue
-        if key not in usual:
-            raise SettingsError(f'There is no setting "{key}" of method={name}.')
-        if not _same(value, usual[key]):
-            raise SettingsError(_unused(key, name))
-    return Settings.parse(config | options[0] | options[1])
 
 
 def _same(given: Any, usual: Any) -> bool:
@@ -67,7 +77,3 @@ def _same(given: Any, usual: Any) -> bool:
 @cache
 def _users(key: str) -> tuple[str, ...]:
     return tuple(method for method in methods() if key in keys_of(method))
-
-
-def _unused(key: str, method: str) -> str:
-    return f'method={method} does not use the setting "{key}"; {", ".join(_users(key)) or "no method"} would.'

@@ -123,7 +123,7 @@ def plan_resume(run: str, words: Mapping[str, Any], clients: int | None) -> Plan
     config = run_config(folder)
     stored: dict[str, Any] = config["settings"]
     place = {"out-dir": str(folder.parent), "run-name": folder.name, "resume": True}
-    settings = _settings(defaults() | stored | dict(words) | place)
+    settings = checked(_settings(defaults() | stored | dict(words) | place), new=False)
     check_resumable(config, settings.as_config())
     number = int(config["clients"])
     if clients is not None and clients != number:
@@ -145,7 +145,7 @@ def plan_remote(on: str, resume: str | None, words: Mapping[str, Any]) -> Remote
         words = dict(words) | {"run-name": resume, "resume": True, "resume-with": ",".join(words)}
     settings = Settings.parse(defaults() | dict(words))
     check_method(settings)
-    settings = settings if resume is not None else checked(settings)
+    settings = checked(settings, new=resume is None)
     if not settings.run_name:
         settings = Settings.parse(settings.as_config() | {"run-name": free_name(settings)})
     return RemotePlan(settings, on)
@@ -248,13 +248,16 @@ def check_method(settings: Settings) -> None:
         raise CommandError(f"clients-per-round={sampled} can never reach min-clients={settings.min_clients}.")
 
 
-def checked(settings: Settings) -> Settings:
-    """With both halves of the method, whose imports take a second."""
+def checked(settings: Settings, new: bool = True) -> Settings:
+    """As both halves of the method read them, whose imports take a second.
+
+    A run that goes on may have settings that its method does not use.
+    """
     from fedbayes.launch import methods as halves
 
     if settings.is_foreign and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where Flower's processes will look for it too
-    return halves.checked(settings)
+    return halves.checked(settings) if new else halves.read(settings)
 
 
 def further_defaults(settings: Settings) -> dict[str, Any]:

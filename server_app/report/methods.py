@@ -34,22 +34,4 @@ def words_of(config: Mapping[str, Any]) -> MethodWords:
         method = strategies.load(name)
     except (strategies.StrategyError, ImportError):
         return MethodWords(name)
-    traits = getattr(method, "traits", None)
-    title, idea = _WORDS.get(name, (name, ""))
-    return MethodWords(
-        getattr(method, "title", title),
-        getattr(method, "idea", idea),
-        bool(getattr(traits, "clusters", name == "cfedbayes")),
-        bool(getattr(traits, "global_model", getattr(method, "wants_uploads", True))),
-    )
-
-
-# Of the methods that do not have `title` and `idea` yet.
-_WORDS = {
-    "pfedbayes": ("pFedBayes", "every client learns a Gaussian over its network's weights, with one prior for all"),
-    "sfedbayes": ("sFedBayes", "every client learns a sparse (spike-and-slab) distribution over its network's weights"),
-    "cfedbayes": ("cFedBayes", "clients of one kind share a prior, and each learns a distribution of its own"),
-    "fedavg": ("FedAvg", "one network for everybody, the mean of the clients' weights"),
-    "fedprox": ("FedProx", "FedAvg whose clients stay near the server's weights"),
-    "local": ("local", "every client trains alone, for comparison"),
-}  # fmt: skip
+    return MethodWords(method.title or name, method.idea, method.traits.clusters, method.traits.global_model)

@@ -105,11 +105,15 @@ def test_a_new_site_adapts(federate: Federate) -> None:
 def test_it_runs_at_real_sites_and_for_numbers(federate: Federate, tmp_path: Path) -> None:
     run = federate(grid=sites(tmp_path / "disks"), method=METHOD)
     assert float(run.rows[-1]["pm_accuracy"]) > 0.2
-    numbers = federate("numbers", grid=sites(tmp_path / "more"), method=METHOD, dataset="diabetes", model="mlp")
+    numbers = federate(
+        "numbers", grid=sites(tmp_path / "more"), method=METHOD, dataset="diabetes", model="mlp"
+    )
     assert float(numbers.rows[-1]["pm_rmse"]) > 0
 
 
-def test_wrong_settings_are_sentences(federate: Federate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_settings_are_sentences(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match='"ensemble.momentum" takes a number from 0'):
         federate(method=METHOD, **{"ensemble.momentum": 1.5})
@@ -127,7 +131,10 @@ def test_wrong_settings_are_sentences(federate: Federate, monkeypatch: pytest.Mo
 
 def test_the_command_takes_it_from_the_folder_where_it_is_started(tmp_path: Path) -> None:
     """With Flower's own processes."""
-    words = [f"{key}={value}" for key, value in (SMALL | {"rounds": 2, "method": METHOD, "run-name": "far"}).items()]
+    words = [
+        f"{key}={value}"
+        for key, value in (SMALL | {"rounds": 2, "method": METHOD, "run-name": "far"}).items()
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "fedbayes.cli", "run", *words, "ensemble.mix=0.25", f"out-dir={tmp_path}", "--clients", "2"],
         cwd=HERE.parent, env={**os.environ, "PYTHONPATH": str(HERE.parents[2])}, capture_output=True, text=True,

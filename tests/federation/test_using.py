@@ -443,7 +443,10 @@ def test_what_cannot_be_adapted_is_one_sentence(
         return said
 
     assert "The run fedavg used fedavg, which has no personal models to adapt." in refused("fedavg", train)
-    assert "The run local trained every client alone; it has no global model." in refused("local", train)
+    assert (
+        "The run local used local: every client trains alone, for comparison; it has no global model."
+        in refused("local", train)
+    )
     assert "The run pfedbayes has model=dnn, which stays." in refused("pfedbayes", train, "model=vgg")
     assert 'There is no run "gone"' in refused("gone", train)
     assert "train.npz2" in refused("pfedbayes", train + "2")

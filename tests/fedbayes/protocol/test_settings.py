@@ -2,7 +2,12 @@
 
 import pytest
 
-from fedbayes.protocol.settings import Settings, SettingsError, app_file, defaults
+from client_app.methods.fedprox import ProximalOptions
+from client_app.methods.pfedbayes import UpdateOptions
+from fedbayes.launch.app_bundle import methods
+from fedbayes.launch.methods import checked, halves, keys_of, read
+from fedbayes.protocol.settings import Options, Settings, SettingsError, app_file, defaults, flattened
+from strategies.pfedbayes import PriorOptions
 
 
 def sentence(**changes: object) -> str:
@@ -12,6 +17,10 @@ def sentence(**changes: object) -> str:
     return str(caught.value)
 
 
+def common() -> set[str]:
+    return {str(field.alias) for field in Settings.model_fields.values()}
+
+
 def test_the_defaults_are_valid_and_complete() -> None:
     settings = Settings.parse(defaults())
     assert settings.method == "pfedbayes"
@@ -19,15 +28,72 @@ def test_the_defaults_are_valid_and_complete() -> None:
     assert app_file().name == "pyproject.toml"
 
 
-def test_model_and_defaults_have_the_same_keys() -> None:
-    assert {field.alias for field in Settings.model_fields.values()} == set(defaults())
+def test_the_models_and_the_defaults_have_the_same_keys() -> None:
+    own = [keys_of(method) for method in methods()]
+    assert common() | set().union(*own) == set(defaults())
+    assert not common() & set().union(*own), "what all methods have, no method declares"
+
+
+def test_what_ships_has_its_defaults_in_one_place() -> None:
+    for method in methods():
+        for half in halves(method):
+            required = [field.is_required() for field in half.reads.model_fields.values()]
+            assert all(required), f"{half.reads.__name__} has a default beside pyproject.toml"
+
+
+def test_keys_that_several_halves_read_are_the_same_in_all() -> None:
+    """Type, bounds and words."""
+    first: dict[str, str] = {}
+    for method in methods():
+        for half in halves(method):
+            for field in half.reads.model_fields.values():
+                said = repr((field.annotation, field.description, field.metadata))
+                assert first.setdefault(str(field.alias), said) == said, field.alias
 
 
 def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
-    settings = Settings.parse(defaults() | {"rounds": "7", "zeta": "0.5", "train-all": "true"})
-    assert (settings.rounds, settings.zeta, settings.train_all) == (7, 0.5, True)
+    settings = read(Settings.parse(defaults() | {"rounds": "7", "zeta": "0.5", "train-all": "true"}))
+    assert (settings.rounds, settings.as_config()["zeta"], settings.train_all) == (7, 0.5, True)
     for text, value in (("auto", "auto"), ("true", True), ("false", False)):
-        assert Settings.parse(defaults() | {"compile": text}).compile is value
+        assert UpdateOptions.parse(defaults() | {"compile": text}).compile is value
+
+
+def test_options_by_their_python_names() -> None:
+    assert PriorOptions.of(beta=1.5).as_config() == {
+        "beta": 1.5, "weighting": "uniform", "aggregation": "mean", "rho-init": -2.5
+    }  # fmt: skip
+    assert ProximalOptions.of().proximal == defaults()["proximal"]
+    with pytest.raises(SettingsError, match="no option 'zeta'; there are proximal"):
+        ProximalOptions.of(zeta=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "value", "users"),
+    [
+        ("fedavg", "zeta", "3", "cfedbayes, pfedbayes, sfedbayes"),
+        ("pfedbayes", "lambda-init", "0.3", "cfedbayes, sfedbayes"),
+        ("pfedbayes", "clusters", "2", "cfedbayes"),
+        ("local", "beta", "0.5", "cfedbayes, fedavg, fedprox, pfedbayes, sfedbayes"),
+        ("fedavg", "proximal", "0.5", "fedprox"),
+    ],
+)
+def test_a_setting_that_the_method_does_not_use_is_refused(
+    method: str, key: str, value: str, users: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        checked(Settings.parse(defaults() | {"method": method, key: value}))
+    assert str(caught.value) == f'method={method} does not use the setting "{key}"; {users} would.'
+    same = defaults() | {"method": method, key: str(defaults()[key])}
+    checked(Settings.parse(same))  # its default changes nothing
+    read(Settings.parse(defaults() | {"method": method, key: value}))  # a run of an earlier version goes on
+
+
+def test_a_methods_own_table_has_dots() -> None:
+    assert flattened({"rounds": 3, "pfedme": {"penalty": 15.0}}) == {"rounds": 3, "pfedme.penalty": 15.0}
+
+
+def test_options_ignore_what_they_do_not_read() -> None:
+    assert Options.parse(defaults()).as_config() == {}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +141,7 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
 )
 def test_a_bad_value_is_named_with_what_the_key_takes(key: str, value: str, takes: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        Settings.parse(defaults() | {key: value})
+        read(Settings.parse(defaults() | {key: value}))
     text = str(caught.value)
     assert text.startswith(f'The setting "{key}" takes {takes}')
     assert text.endswith(f'not "{value}".')
@@ -101,4 +167,4 @@ def test_a_missing_key_is_named() -> None:
     values = defaults()
     del values["zeta"]
     with pytest.raises(SettingsError, match='The setting "zeta" is missing'):
-        Settings.parse(values)
+        read(Settings.parse(values))

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
+from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from torch import Tensor, nn
 
 from bayes_core import Point
 from bayes_core.families import Family
 from bayes_core.inference.plain import Weights, train_weights
 from bayes_core.predict.forecast import Forecast
-from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from bayes_core.predict.uncertainty import Prediction, entropy
 from client_app.method import ClientMethod, Tensors, Trained
 from fedbayes.protocol.settings import Options, takes
@@ -55,7 +55,10 @@ class Ensemble(ClientMethod):
             batch_size=settings.batch_size, optimizer=settings.optimizer, lr=settings.lr_global,
             adam_beta2=settings.adam_beta2, generator=self.stream(server_round, "train"), likelihood=self.likelihood,
         )  # fmt: skip
-        uploads = {"w": trained.v, "sizes": torch.tensor([float(len(self.x)), loss, float(received["told"][0])])}
+        uploads = {
+            "w": trained.v,
+            "sizes": torch.tensor([float(len(self.x)), loss, float(received["told"][0])]),
+        }
         return Trained(trained.state_dict(), uploads, {"loss": loss})
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:

@@ -16,7 +16,9 @@ from strategies.rounds.state import Came, Fresh, Part, State, Traits
 
 
 class EnsembleOptions(StepOptions):
-    momentum: float = takes("a number from 0 up to, but not, 1", alias="ensemble.momentum", default=0.0, ge=0, lt=1)
+    momentum: float = takes(
+        "a number from 0 up to, but not, 1", alias="ensemble.momentum", default=0.0, ge=0, lt=1
+    )
 
 
 class Ensemble(ServerMethod):
