@@ -5,7 +5,7 @@ from torch import Tensor
 from bayes_core import Point
 from bayes_core.flat import buffers_of
 from bayes_core.inference.optimisers import OptimizerState
-from bayes_core.inference.plain import Weights, train_weights
+from bayes_core.inference.plain import Proximal, Weights, train_weights
 from client_app.method import ClientMethod, Tensors, Trained, buffers_in, with_buffers
 
 
@@ -36,7 +36,7 @@ class FedAvg(ClientMethod):
             lr=self.settings.lr_global,
             adam_beta2=self.settings.adam_beta2,
             generator=self.stream(server_round, "train"),
-            proximal=self.proximal,
+            terms=[Proximal(None, self.proximal)],
             likelihood=self.likelihood,
         )
 
