@@ -35,7 +35,7 @@ def run(options: Options) -> list[Measurement]:
     y = torch.randint(0, 10, (EXAMPLES,), generator=random)
     method = load("pfedbayes")(settings, network, x, y, "site", torch.device("cpu"))
     rows = method.family.rows
-    message = encode(method.family.init(flatten(network), settings.rho_init), rows)  # type: ignore[attr-defined]
+    message = encode(method.family.init(flatten(network), settings.rho_init), rows)
     state = method.start({"w": decode(message, rows)})
     parameters = list(network.parameters())
 
