@@ -88,7 +88,16 @@ class Family(ABC):
 
     @abstractmethod
     def init(self, mu: Tensor, rho_init: float = RHO_INIT, lambda_init: float = 1.0) -> Tensor:
-        """The start, constrained: an ordinary network's weights (T,), all equally uncertain."""
+        """The start: an ordinary network's weights, all equally uncertain.
+
+        Args:
+            mu: the weights (T,), as `flatten` gives them.
+            rho_init: ρ of all, where the family has it.
+            lambda_init: λ of all, where the family has it.
+
+        Returns:
+            A constrained distribution (rows, T).
+        """
 
     @abstractmethod
     def noise(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Noise:

@@ -10,7 +10,10 @@ RHO_LIMIT = 25.0  # σ between 1e-11 and 25: beyond, float32 gradients overflow
 
 
 class Gaussian(Family):
-    """Mean-field Gaussian v = (μ, ρ): θ = μ + σ·g with σ = softplus(ρ) and g ~ N(0, 1)."""
+    """Mean-field Gaussian v = (μ, ρ), a tensor (2, T): θ = μ + σ·g with σ = softplus(ρ) and g ~ N(0, 1).
+
+    Both kinds of coordinates are the same.
+    """
 
     name = "gaussian"
     rows = ("mu", "rho")

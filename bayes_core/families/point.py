@@ -7,7 +7,7 @@ from bayes_core.families.base import RHO_INIT, Draw, Factors, Family, Noise, Par
 
 
 class Point(Family):
-    """One weight vector v = (θ) and no uncertainty: what FedAvg sends.
+    """One weight vector v = (θ), a tensor (1, T), and no uncertainty: what FedAvg sends.
 
     Between two points KL means ½‖θ_q − θ_w‖², which it is for Gaussians of variance 1 around them. So clusters of
     points are those of their squared distances, and ζ·KL(q ‖ w) is a proximal term.

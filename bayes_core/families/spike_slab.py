@@ -11,13 +11,17 @@ LAMBDA_MARGIN = 1e-6  # λ stays this far from 0 and 1
 
 
 class SpikeSlab(Family):
-    """Bernoulli–Gaussian v = (μ, ρ, λ): θ = γ·(μ + σ·g), γ ~ Bern(λ).
+    """Bernoulli–Gaussian v = (μ, ρ, λ), a tensor (3, T): θ = γ·(μ + σ·g), γ ~ Bern(λ).
 
     λ is a probability in constrained coordinates, and its logit in unconstrained ones. The forward pass has a hard
     γ = 1[η > 0] with η = logit λ + logit u; backwards it counts as sigmoid(η/τ) (straight-through).
 
     With `gated = False` λ is 1 for good: no gate is drawn and λ is not optimised, so this is the Gaussian
     family with a third row, step for step.
+
+    Args:
+        temperature: τ, above 0.
+        gated: whether weights can be off.
     """
 
     name = "spike-slab"
