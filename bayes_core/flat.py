@@ -6,11 +6,14 @@ This is all that an `nn.Module` needs to become Bayesian here: no special layers
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 Shapes = dict[str, torch.Size]
+BUFFER = "buffer."  # what the stored names of buffers begin with
 
 
 def shapes_of(network: nn.Module) -> Shapes:
@@ -34,7 +37,56 @@ def buffers_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: buffer.detach().clone() for name, buffer in network.named_buffers()}
 
 
+def with_buffers(tensors: dict[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Named tensors with a network's buffers among them, as buffer.NAME."""
+    return tensors | {BUFFER + name: buffer for name, buffer in buffers.items()}
+
+
+def buffers_in(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The network's buffers among named tensors, by their own names."""
+    return {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
+
+
 def fingerprint(network: nn.Module) -> str:
     """Equal for two networks exactly when their parameters have the same names and shapes."""
     text = json.dumps([[name, list(shape)] for name, shape in shapes_of(network).items()])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Body and head: which of a network's parameters are shared, and which are a client's own."""
+
+    shapes: Shapes
+    stays: frozenset[str]
+
+    @classmethod
+    def of(cls, shapes: Shapes, stays: Collection[str]) -> "Split":
+        """For parameters of these shapes, of which those named in `stays` are a client's own."""
+        if unknown := sorted(set(stays) - set(shapes)):
+            raise ValueError(f"No parameter {', '.join(unknown)}; there are {', '.join(shapes)}.")
+        return cls(shapes, frozenset(stays))
+
+    def shared(self, v: Tensor) -> Tensor:
+        """The columns (rows, S) of `v` (rows, T) that are shared."""
+        return self._columns(v, stays=False)
+
+    def own(self, v: Tensor) -> Tensor:
+        """The columns (rows, T − S) that stay."""
+        return self._columns(v, stays=True)
+
+    def join(self, shared: Tensor, own: Tensor) -> Tensor:
+        """The whole (rows, T) again."""
+        theirs, ours = (
+            iter(torch.split(v, [size for name, size in self._sizes() if (name in self.stays) is stays], -1))
+            for v, stays in ((shared, False), (own, True))
+        )
+        return torch.cat([next(ours if name in self.stays else theirs) for name, _ in self._sizes()], -1)
+
+    def _columns(self, v: Tensor, stays: bool) -> Tensor:
+        parts = torch.split(v, [size for _, size in self._sizes()], -1)
+        named = zip(self.shapes, parts, strict=True)
+        return torch.cat([v[..., :0], *(part for name, part in named if (name in self.stays) is stays)], -1)
+
+    def _sizes(self) -> list[tuple[str, int]]:
+        return [(name, shape.numel()) for name, shape in self.shapes.items()]

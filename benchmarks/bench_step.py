@@ -23,6 +23,7 @@ from bayes_core.flat import flatten
 from benchmarks import limit, others, textbook
 from benchmarks.measure import Measurement, Options, interleaved, seconds
 from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
 
 TITLE = "A client step (q + w), one thread"
 EXAMPLES = 1000
@@ -37,9 +38,10 @@ class Case:
     repeats_full: int
 
 
+RECIPE = replace(Recipe.of(Settings.parse(defaults())), batch_size=100)
 CASES = [
-    Case("dnn", (1, 28, 28), Recipe(local_steps=20, batch_size=100), 60, 100),
-    Case("vgg", (3, 32, 32), Recipe(local_steps=5, batch_size=100), 5, 40),
+    Case("dnn", (1, 28, 28), replace(RECIPE, local_steps=20), 60, 100),
+    Case("vgg", (3, 32, 32), replace(RECIPE, local_steps=5), 5, 40),
 ]
 
 

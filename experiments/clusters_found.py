@@ -7,6 +7,7 @@ random streams, so the same figures), and stops there.
 """
 
 import argparse
+from dataclasses import replace
 
 import torch
 from sklearn.metrics import adjusted_rand_score
@@ -46,10 +47,11 @@ def found(clients: int, seed: int, data_dir: str, words: dict[str, object]) -> s
     network = build("dnn", data[0].x_train.shape[1:], 10, seed)
     family = build_family(settings.family, settings.temperature, settings.lambda_init)
     w = family.init(flatten(network), settings.rho_init, settings.lambda_init)
+    recipe = replace(Recipe.of(settings), lr_lambda=settings.lr_personal)  # as in round 0 of a run
     uploads = [
         client_update(
             network, family, ClientState.start(family.unconstrain(w), network, "adam"), w, one.x_train, one.y_train,
-            Recipe(adam_beta2=settings.adam_beta2), stream(seed, str(number), 0, "train"),
+            recipe, stream(seed, str(number), 0, "train"),
             gates=stream(seed, str(number), 0, "gates"),
         ).w
         for number, one in enumerate(data)

@@ -33,12 +33,7 @@ def found(data: list[ClientData], settings: Settings, rounds: int) -> str:
     network = build("dnn", data[0].x_train.shape[1:], 10, settings.seed)
     family = SpikeSlab(settings.temperature)
     w = family.init(flatten(network), settings.rho_init, settings.lambda_init)
-    recipe = Recipe(
-        personal_steps=settings.personal_steps,
-        zeta=settings.zeta,
-        lr_lambda=settings.lr_lambda,
-        adam_beta2=settings.adam_beta2,
-    )
+    recipe = Recipe.of(settings)
     states = [ClientState.start(family.unconstrain(w), network, "adam") for _ in data]
     for server_round in range(1, rounds + 1):
         mean = Mean(w)

@@ -43,7 +43,8 @@ class Draw(NamedTuple):
     theta: Tensor
     g: Tensor
     gamma: Tensor | None = None  # spike-and-slab: which weights are on (0 or 1) …
-    slope: Tensor | None = None  # … and the straight-through derivative of that by logit λ
+    slope: Tensor | None = None  # … τ times the straight-through derivative of that by logit λ …
+    slab: Tensor | None = None  # … and μ + σ·g, what θ is where they are on
 
 
 class Parts(NamedTuple):
@@ -58,7 +59,6 @@ class Parts(NamedTuple):
     slope: Tensor = NOTHING  # ∂σ/∂ρ = sigmoid(ρ)
     logit: Tensor = NOTHING  # of λ, where there are gates
     on: Tensor = NOTHING  # λ
-    off: Tensor = NOTHING  # 1 − λ
 
 
 class Factors(NamedTuple):
@@ -88,7 +88,16 @@ class Family(ABC):
 
     @abstractmethod
     def init(self, mu: Tensor, rho_init: float = RHO_INIT, lambda_init: float = 1.0) -> Tensor:
-        """The start, constrained: an ordinary network's weights (T,), all equally uncertain."""
+        """The start: an ordinary network's weights, all equally uncertain.
+
+        Args:
+            mu: the weights (T,), as `flatten` gives them.
+            rho_init: ρ of all, where the family has it.
+            lambda_init: λ of all, where the family has it.
+
+        Returns:
+            A constrained distribution (rows, T).
+        """
 
     @abstractmethod
     def noise(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Noise:
@@ -99,8 +108,8 @@ class Family(ABC):
         """Of an unconstrained distribution; parts are given back as they are."""
 
     @abstractmethod
-    def reparameterise(self, v: Tensor | Parts, noise: Noise) -> Draw:
-        """The draw θ that this noise makes of an unconstrained `v`; a draw for each row of the noise."""
+    def reparameterise(self, v: Tensor | Parts, noise: Noise, out: Tensor | None = None) -> Draw:
+        """The draw θ that this noise makes of an unconstrained `v`, one for each row of noise; in `out` if given."""
 
     def sample(self, v: Tensor, generator: torch.Generator, gates: torch.Generator | None = None) -> Draw:
         """θ ~ v, unconstrained."""
@@ -157,16 +166,21 @@ class Family(ABC):
         """For constrained distributions (N, rows, T) in float64, with centred means; `v` may be overwritten."""
 
     @abstractmethod
-    def likelihood_gradient(self, v: Tensor | Parts, draw: Draw, gradient: Tensor) -> Tensor:
-        """∂(−log p)/∂v (rows, T), unconstrained, from G = ∂(−log p)/∂θ at the drawn θ; of S draws the sum."""
+    def likelihood_gradient(
+        self, v: Tensor | Parts, draw: Draw, gradient: Tensor, out: Tensor | None = None
+    ) -> Tensor:
+        """∂(−log p)/∂v (rows, T), unconstrained, from G = ∂(−log p)/∂θ (T,) at the drawn θ; added to `out` if given."""
 
     @abstractmethod
-    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
-        """∂KL(q ‖ w)/∂q (rows, T), unconstrained."""
+    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
+        """∂KL(q ‖ w)/∂q (rows, T), unconstrained; written to `out` if given."""
 
     @abstractmethod
-    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
-        """∂KL(q ‖ w)/∂w (rows, T), unconstrained."""
+    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
+        """∂KL(q ‖ w)/∂w (rows, T), unconstrained; written to `out` if given."""
+
+    def _blank(self, row: Tensor, out: Tensor | None) -> Tensor:
+        return row.new_zeros(len(self.rows), *row.shape) if out is None else out
 
 
 def wide(v: Tensor) -> Tensor:
@@ -182,8 +196,3 @@ def is_finite(v: Tensor) -> bool:
 def within(row: Tensor, limit: float) -> bool:
     low, high = row.aminmax()
     return bool(low > -limit) and bool(high < limit)
-
-
-def added(rows: Tensor) -> Tensor:
-    """Of (T,) or (S, T): the sum over the draws, shape (T,)."""
-    return rows if rows.ndim == 1 else rows.sum(0)

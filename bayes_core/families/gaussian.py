@@ -4,13 +4,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayes_core.families.base import RHO_INIT, Draw, Factors, Family, Noise, Parts, added, within
+from bayes_core.families.base import RHO_INIT, Draw, Factors, Family, Noise, Parts, within
 
 RHO_LIMIT = 25.0  # σ between 1e-11 and 25: beyond, float32 gradients overflow
 
 
 class Gaussian(Family):
-    """Mean-field Gaussian v = (μ, ρ): θ = μ + σ·g with σ = softplus(ρ) and g ~ N(0, 1)."""
+    """Mean-field Gaussian v = (μ, ρ), a tensor (2, T): θ = μ + σ·g with σ = softplus(ρ) and g ~ N(0, 1).
+
+    Both kinds of coordinates are the same.
+    """
 
     name = "gaussian"
     rows = ("mu", "rho")
@@ -32,9 +35,9 @@ class Gaussian(Family):
     def parts(self, v: Tensor | Parts) -> Parts:
         return v if isinstance(v, Parts) else Parts(v[0], softplus(v[1]), torch.sigmoid(v[1]))
 
-    def reparameterise(self, v: Tensor | Parts, noise: Noise) -> Draw:
-        mu, sigma = (v.mu, v.sigma) if isinstance(v, Parts) else (v[0], softplus(v[1]))
-        return Draw(torch.addcmul(mu, sigma, noise.g), noise.g)
+    def reparameterise(self, v: Tensor | Parts, noise: Noise, out: Tensor | None = None) -> Draw:
+        v = self.parts(v)
+        return Draw(torch.addcmul(v.mu, v.sigma, noise.g, out=out), noise.g)
 
     def centre(self, v: Tensor) -> Tensor:
         return v[0]
@@ -56,32 +59,39 @@ class Gaussian(Family):
         only_i = torch.full((len(v),), -0.5 * v.shape[2]).to(v)
         return Factors(of_i, torch.cat([precision, pull.neg_()], 1), only_i, only_j)
 
-    def likelihood_gradient(self, v: Tensor | Parts, draw: Draw, gradient: Tensor) -> Tensor:
+    def likelihood_gradient(
+        self, v: Tensor | Parts, draw: Draw, gradient: Tensor, out: Tensor | None = None
+    ) -> Tensor:
         """(G, G·g·sigmoid(ρ))."""
-        slope = v.slope if isinstance(v, Parts) else torch.sigmoid(v[1])
-        return torch.stack([added(gradient), added(gradient * draw.g) * slope])
+        v, out = self.parts(v), self._blank(gradient, out)
+        out[0].add_(gradient)
+        out[1].addcmul_(gradient * draw.g, v.slope)
+        return out
 
-    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
         """((μ_q−μ_w)/σ_w², (σ_q/σ_w² − 1/σ_q)·sigmoid(ρ_q)).
 
         Differences are factored, so that the gradient is exactly 0 at q = w: Adam would turn a rounding
         error into steps of full size, and q and w would chase each other.
         """
         q, w = self.parts(q), self.parts(w)
-        variance = w.sigma.square()
-        excess = (q.sigma - w.sigma) * (q.sigma + w.sigma) / (q.sigma * variance)
-        return torch.stack([(q.mu - w.mu) / variance, excess * q.slope])
+        out, variance = self._blank(q.mu, out), w.sigma.square()
+        torch.div(q.mu - w.mu, variance, out=out[0])
+        excess = (q.sigma - w.sigma).mul_(q.sigma + w.sigma)
+        torch.mul(excess.div_(variance.mul_(q.sigma)), q.slope, out=out[1])
+        return out
 
-    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
         """((μ_w−μ_q)/σ_w², (1/σ_w − (σ_q²+(μ_q−μ_w)²)/σ_w³)·sigmoid(ρ_w))."""
         q, w = self.parts(q), self.parts(w)
-        variance, distance = w.sigma.square(), w.mu - q.mu
-        excess = (w.sigma - q.sigma) * (w.sigma + q.sigma) - distance.square()
-        return torch.stack([distance / variance, excess / (variance * w.sigma) * w.slope])
+        out, variance, distance = self._blank(q.mu, out), w.sigma.square(), w.mu - q.mu
+        torch.div(distance, variance, out=out[0])
+        excess = (w.sigma - q.sigma).mul_(w.sigma + q.sigma).sub_(distance.square_())
+        torch.mul(excess.div_(variance.mul_(w.sigma)), w.slope, out=out[1])
+        return out
 
 
 def kl_of_normals(mu_q: Tensor, sigma_q: Tensor, mu_w: Tensor, sigma_w: Tensor) -> Tensor:
     """KL(N_q ‖ N_w) of every weight."""
-    ratio = sigma_q / sigma_w
-    terms: Tensor = 0.5 * (ratio.square() + ((mu_q - mu_w) / sigma_w).square() - 1 - 2 * ratio.log())
-    return terms
+    ratio, z = sigma_q / sigma_w, (mu_q - mu_w) / sigma_w
+    return ratio.square().add_(z.square()).sub_(1).sub_(ratio.log(), alpha=2).mul_(0.5)

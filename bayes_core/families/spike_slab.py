@@ -4,20 +4,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayes_core.families.base import RHO_INIT, Draw, Factors, Family, Noise, Parts, added, wide
+from bayes_core.families.base import RHO_INIT, Draw, Factors, Family, Noise, Parts, wide
 from bayes_core.families.gaussian import Gaussian, kl_of_normals
 
 LAMBDA_MARGIN = 1e-6  # λ stays this far from 0 and 1
 
 
 class SpikeSlab(Family):
-    """Bernoulli–Gaussian v = (μ, ρ, λ): θ = γ·(μ + σ·g), γ ~ Bern(λ).
+    """Bernoulli–Gaussian v = (μ, ρ, λ), a tensor (3, T): θ = γ·(μ + σ·g), γ ~ Bern(λ).
 
     λ is a probability in constrained coordinates, and its logit in unconstrained ones. The forward pass has a hard
     γ = 1[η > 0] with η = logit λ + logit u; backwards it counts as sigmoid(η/τ) (straight-through).
 
     With `gated = False` λ is 1 for good: no gate is drawn and λ is not optimised, so this is the Gaussian
     family with a third row, step for step.
+
+    Args:
+        temperature: τ, above 0.
+        gated: whether weights can be off.
     """
 
     name = "spike-slab"
@@ -74,16 +78,18 @@ class SpikeSlab(Family):
         if isinstance(v, Parts):
             return v
         slab = self.slab.parts(v)
-        return slab._replace(logit=v[2], on=v[2].sigmoid(), off=(-v[2]).sigmoid()) if self.gated else slab
+        return slab._replace(logit=v[2], on=v[2].sigmoid()) if self.gated else slab
 
-    def reparameterise(self, v: Tensor | Parts, noise: Noise) -> Draw:
-        slab = self.slab.reparameterise(v, noise)
+    def reparameterise(self, v: Tensor | Parts, noise: Noise, out: Tensor | None = None) -> Draw:
         if noise.logit_u is None:
-            return slab
-        eta = (v.logit if isinstance(v, Parts) else v[2]) + noise.logit_u
-        soft = torch.sigmoid(eta / self.temperature)
-        gamma = (eta > 0).to(eta.dtype)
-        return Draw(gamma * slab.theta, slab.g, gamma, soft * (1 - soft) / self.temperature)
+            return self.slab.reparameterise(v, noise, out)
+        v = self.parts(v)
+        slab, eta = self.slab.reparameterise(v, noise).theta, v.logit + noise.logit_u
+        gamma = eta.sign().clamp_min_(0)  # in a sixth of the time of a comparison
+        # Of γ̃ and 1−γ̃ the one that keeps its digits: Adam makes full steps of the smallest gradient.
+        soft = eta.abs_().mul_(-1 / self.temperature).sigmoid_()
+        slope = torch.addcmul(soft, soft, soft, value=-1)
+        return Draw(torch.mul(gamma, slab, out=out), noise.g, gamma, slope, slab)
 
     def centre(self, v: Tensor) -> Tensor:
         """The mean of θ, λ·μ."""
@@ -108,34 +114,45 @@ class SpikeSlab(Family):
         slab = (mu * pull).mul_(0.5).add_(log_sigma).sub_(log_on).add_(log_off)
         return Factors(of_i, torch.cat([precision, pull.neg_(), slab], 1), only_i, only_j)
 
-    def likelihood_gradient(self, v: Tensor | Parts, draw: Draw, gradient: Tensor) -> Tensor:
+    def likelihood_gradient(
+        self, v: Tensor | Parts, draw: Draw, gradient: Tensor, out: Tensor | None = None
+    ) -> Tensor:
         """(G·γ, G·γ·g·sigmoid(ρ), G·(μ+σg)·γ̃(1−γ̃)/τ) with the hard γ and the soft γ̃."""
-        v = self.parts(v)
-        if draw.gamma is None or draw.slope is None:
-            return self._without_gates(self.slab.likelihood_gradient(v, draw, gradient))
-        rows = self.slab.likelihood_gradient(v, draw, gradient * draw.gamma)
-        slab = torch.addcmul(v.mu, v.sigma, draw.g)
-        return torch.cat([rows, added(gradient * slab * draw.slope)[None]])
+        out = self._blank(gradient, out)
+        if draw.gamma is None or draw.slope is None or draw.slab is None:
+            self.slab.likelihood_gradient(v, draw, gradient, out[:2])
+            return out
+        self.slab.likelihood_gradient(v, draw, gradient * draw.gamma, out[:2])
+        out[2].addcmul_(gradient * draw.slab, draw.slope, value=1 / self.temperature)
+        return out
 
-    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
-        """The slab's rows times λ_q, and λ_q(1−λ_q)·[logit λ_q − logit λ_w + KL(N_q ‖ N_w)] by logit λ_q."""
+    def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
+        """The slab's rows times λ_q, and λ_q(1−λ_q)·[logit λ_q − logit λ_w + KL(N_q ‖ N_w)] by logit λ_q.
+
+        Without gates λ has no gradient, and never moves.
+        """
         q, w = self.parts(q), self.parts(w)
-        rows = self.slab.kl_gradient_q(q, w)
+        out = self._blank(q.mu, out)
+        rows = self.slab.kl_gradient_q(q, w, out[:2])
         if not self.gated:
-            return self._without_gates(rows)
-        slab = kl_of_normals(q.mu, q.sigma, w.mu, w.sigma)
-        return torch.cat([rows * q.on, (q.on * q.off * (q.logit - w.logit + slab))[None]])
+            out[2].zero_()
+            return out
+        rows.mul_(q.on)
+        pull = kl_of_normals(q.mu, q.sigma, w.mu, w.sigma).add_(q.logit - w.logit)
+        torch.mul(pull.mul_(q.on), torch.sigmoid(-q.logit), out=out[2])
+        return out
 
-    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts) -> Tensor:
+    def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
         """The slab's rows times λ_q, and λ_w − λ_q by logit λ_w."""
         q, w = self.parts(q), self.parts(w)
-        rows = self.slab.kl_gradient_w(q, w)
-        return torch.cat([rows * q.on, (w.on - q.on)[None]]) if self.gated else self._without_gates(rows)
-
-    @staticmethod
-    def _without_gates(rows: Tensor) -> Tensor:
-        """λ has no gradient, and never moves."""
-        return torch.cat([rows, torch.zeros_like(rows[:1])])
+        out = self._blank(q.mu, out)
+        rows = self.slab.kl_gradient_w(q, w, out[:2])
+        if not self.gated:
+            out[2].zero_()
+            return out
+        rows.mul_(q.on)
+        torch.sub(w.on, q.on, out=out[2])
+        return out
 
 
 def bernoulli_kl(q: Tensor, w: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The client step with its update fused into a few passes, by the C of kernels.py.
 
-Where that cannot be compiled, or the weights are on a GPU, NotCompiled says so, and the PlainSteps of steps.py do the
-same.
+Where that cannot be compiled, or the weights are on a GPU, NotCompiled says so, and the PlainSteps of
+inference/update.py do the same. The last sample's gradients, the step on q and the step on w are one pass, so `add` and
+`step_q` only note what is due; `draw` and `step_w` do it.
 """
 
 import ctypes
@@ -57,6 +58,8 @@ class FusedSteps:
         self.sigma = torch.empty_like(q[0])
         self.sum = torch.zeros_like(q)  # of the samples before the last
         self.summed = False
+        self.added: Sequence[Tensor] = ()  # the last sample's gradients
+        self.q_due = False
         self.state = KernelState(
             q.shape[1],
             *(row.data_ptr() for row in (q, w, self.sigma, self.noise, self.thetas, self.sum)),
@@ -66,26 +69,41 @@ class FusedSteps:
         self.library.find_sigma(byref(self.state), 0, q.shape[1])
 
     def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None:
+        if self.q_due:
+            self._step(both=False)
+        elif len(self.added):
+            self._sum()
         self.noise[0].normal_(generator=generator)
         if self.gated:
             self.noise[1].uniform_(1e-7, 1 - 1e-7, generator=gates or generator)
         self.library.draw(byref(self.state), self.gated, 0, self.state.n)
 
     def add(self, gradients: Sequence[Tensor]) -> None:
-        for begin, end in self._parts(gradients):
+        self.added = gradients
+
+    def step_q(self) -> None:
+        self.q_due = True
+
+    def step_w(self) -> None:
+        self._step(both=True)
+
+    def _sum(self) -> None:
+        """A sample that is not the last of its step on q."""
+        for begin, end in self._parts(self.added):
             self.library.add(byref(self.state), self.gated, begin, end)
         self.summed = True
 
-    def step(self, gradients: Sequence[Tensor], both: bool) -> None:
+    def _step(self, both: bool) -> None:
+        """On q, with the last sample's gradients and those that were summed before; then, if `both`, on w."""
         of_q = adam_state(self.q_optimiser)
         of_w = adam_state(self.w_optimiser) if both else of_q
-        for begin, end in self._parts(gradients):
+        for begin, end in self._parts(self.added):
             self.library.step(
                 byref(self.state), byref(of_q), byref(of_w), self.gated, self.summed, both, begin, end
             )
         if self.summed:
             self.sum.zero_()
-            self.summed = False
+        self.summed, self.q_due, self.added = False, False, ()
 
     def _parts(self, gradients: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
         """From where to where each parameter lies, with the state's pointers on its two gradients."""

@@ -1,19 +1,28 @@
-"""Ordinary training of ordinary weights: the client's half of FedAvg, FedProx and `local`."""
+"""Ordinary training of ordinary weights: minibatch steps on the mean loss plus whatever terms a method adds.
 
+    L(θ) = mean −log p(batch | θ) + Σ terms(θ)
+
+FedAvg and `local` have no term, FedProx (Li et al., 2020) a proximal one. The terms' gradients are closed forms, so
+autograd sees only the plain network.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from bayes_core.flat import buffers_of, shapes_of
+from bayes_core.flat import Shapes, buffers_in, buffers_of, shapes_of, unflatten, with_buffers
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
-from bayes_core.inference.update import minibatches, nll_gradient
+from bayes_core.inference.update import minibatches
 from bayes_core.likelihoods import Likelihood, categorical
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A weight vector (1, T) with its optimiser's state and the network's buffers."""
+    """A weight vector `v` (1, T) with its optimiser's state and the network's buffers by name."""
 
     v: Tensor
     optimizer: OptimizerState
@@ -21,7 +30,50 @@ class Weights:
 
     @classmethod
     def start(cls, v: Tensor, network: nn.Module, optimizer: str) -> "Weights":
+        """At `v` (1, T), with a blank optimiser ("adam" or "sgd") and the network's own buffers."""
         return cls(v.clone(), OptimizerState.blank(v, optimizer), buffers_of(network))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """As named tensors, the form in which they are stored: theta, moments, steps, buffer.NAME."""
+        steps = torch.tensor(self.optimizer.steps)
+        tensors = {"theta": self.v, "moments": self.optimizer.moments, "steps": steps}
+        return with_buffers(tensors, self.buffers)
+
+    @classmethod
+    def load_state_dict(cls, tensors: Mapping[str, Tensor]) -> "Weights":
+        """Back from `state_dict`; other tensors are passed over."""
+        optimizer = OptimizerState(tensors["moments"], int(tensors["steps"]))
+        return cls(tensors["theta"], optimizer, buffers_in(tensors))
+
+
+class Term(Protocol):
+    """A term of the loss, by its gradient."""
+
+    def add_to(self, gradient: Tensor, theta: Tensor, start: Tensor) -> None:
+        """Adds the term's gradient at `theta`, in place; all (T,). `start` is where training began."""
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """(strength/2)·‖θ − anchor‖²: FedProx about the start; Ditto's and pFedMe's personal loss about the server's θ."""
+
+    anchor: Tensor | None  # (T,) or (1, T); None: where this training starts
+    strength: float
+
+    def add_to(self, gradient: Tensor, theta: Tensor, start: Tensor) -> None:
+        if self.strength:
+            anchor = start if self.anchor is None else self.anchor.view(-1)
+            gradient.add_(theta - anchor, alpha=self.strength)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """⟨vector, θ⟩: a constant correction of every gradient, as SCAFFOLD's c − c_i is."""
+
+    vector: Tensor  # (T,) or (1, T)
+
+    def add_to(self, gradient: Tensor, theta: Tensor, start: Tensor) -> None:
+        gradient.add_(self.vector.view(-1))
 
 
 def train_weights(
@@ -35,11 +87,32 @@ def train_weights(
     optimizer: str,
     lr: float,
     generator: torch.Generator,
-    proximal: float = 0.0,
-    adam_beta2: float = 0.999,
+    adam_beta2: float,
     likelihood: Likelihood = categorical,
+    terms: Sequence[Term] = (),
+    after_step: Callable[[int, Tensor], None] | None = None,
 ) -> tuple[Weights, float]:
-    """`steps` minibatch steps on the mean loss, plus (proximal/2)·‖θ − θ_start‖² (FedProx); also the loss."""
+    """`steps` minibatch steps on the mean loss and its terms. Its inputs are not changed.
+
+    Args:
+        network: any module; left in training mode.
+        start: weights, optimiser and buffers to go on from.
+        x: the training inputs (n, …) …
+        y: … and targets (n, …).
+        steps: how many.
+        batch_size: b; all examples where there are fewer.
+        optimizer: "adam" or "sgd", as in `start`.
+        lr: the learning rate.
+        generator: the stream of the batches.
+        adam_beta2: Adam's β₂.
+        likelihood: −log p of targets given the network's outputs, summed over a batch.
+        terms: added to the mean loss, in this order.
+        after_step: called with the number of the step, from 1, and the iterate (1, T). The next step changes that
+            tensor in place: keep a copy.
+
+    Returns:
+        The new weights, and the mean loss of an example without the terms.
+    """
     n = len(x)
     b = min(batch_size, n)
     shapes = shapes_of(network)
@@ -49,11 +122,35 @@ def train_weights(
     loss = torch.zeros((), device=v.device)
 
     network.train()
-    for batch in minibatches(n, b, steps, generator):
+    for step, batch in enumerate(minibatches(n, b, steps, generator), 1):
         value, gradient = nll_gradient(network, shapes, v[0], buffers, x[batch], y[batch], likelihood)
         gradient.div_(b)
-        if proximal:
-            gradient.add_(v[0] - start.v[0], alpha=proximal)
+        for term in terms:
+            term.add_to(gradient, v[0], start.v[0])
         optimiser.step(gradient[None])
         loss += value / b
+        if after_step is not None:
+            after_step(step, v)
     return replace(start, v=v, optimizer=optimiser.state(), buffers=buffers), float(loss) / steps
+
+
+def nll_gradient(
+    network: nn.Module,
+    shapes: Shapes,
+    theta: Tensor,
+    buffers: Mapping[str, Tensor],
+    x: Tensor,
+    y: Tensor,
+    likelihood: Likelihood = categorical,
+) -> tuple[Tensor, Tensor]:
+    """−log p of a batch under the plain network with weights θ, and its gradient G, shape (T,).
+
+    Buffers are updated in place, as a training network does.
+    """
+    leaves = {name: view.detach().requires_grad_() for name, view in unflatten(theta, shapes).items()}
+    with torch.enable_grad():
+        value = likelihood(functional_call(network, (leaves, dict(buffers)), (x,)), y)
+        gradients = torch.autograd.grad(
+            value, list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+    return value.detach(), torch.cat([part.reshape(-1) for part in gradients])

@@ -8,67 +8,26 @@ and of w, with q held fixed: Ω_w(w) = KL(q ‖ w). The likelihood is the sum ov
 Different from the paper: `personal_steps` may repeat the step on q before the step on w; and a sample of the
 weights is used with its noise as drawn for one half of the batch, and mirrored (−g) for the other. Both are draws
 from q and the gradient stays unbiased, but what the noise adds to first order cancels.
+
+`PlainSteps` takes the steps in the formulas of the family, on any device and with any optimiser. Where there is a C
+compiler, fast/fused.py takes the same steps in fewer passes over memory.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayes_core.families import Family
 from bayes_core.fast.compiled import NotCompiled
 from bayes_core.fast.fused import FusedSteps
 from bayes_core.fast.mirrored import SPLIT, mirrored_pair
-from bayes_core.fast.steps import PlainSteps, Steps
-from bayes_core.flat import Shapes, buffers_of, unflatten
-from bayes_core.inference.optimisers import Optimiser, OptimizerState
+from bayes_core.inference.optimisers import Optimiser
+from bayes_core.inference.state import ClientState, Recipe, Updated
 from bayes_core.likelihoods import Likelihood, categorical
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The hyper-parameters of ClientUpdate, under the paper's names."""
-
-    local_steps: int = 20  # R
-    personal_steps: int = 1
-    batch_size: int = 100  # b
-    mc_samples: int = 1  # a
-    zeta: float = 10.0
-    optimizer: str = "adam"
-    lr_personal: float = 0.001  # η₁
-    lr_global: float = 0.001  # η₂
-    lr_lambda: float = 0.001  # of λ's logit, in q and in w
-    adam_beta2: float = 0.999
-    compile: bool | None = None  # the update as one compiled pass; None: where that can be had
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """What a client keeps from round to round, and never sends."""
-
-    q: Tensor  # in the family's unconstrained coordinates
-    q_optimizer: OptimizerState
-    w_optimizer: OptimizerState
-    buffers: dict[str, Tensor]  # batch-norm statistics and the like; empty only if the network has none
-
-    @classmethod
-    def start(cls, w: Tensor, network: nn.Module, optimizer: str) -> "ClientState":
-        """A client without a past begins at the global distribution (in unconstrained coordinates)."""
-        blank = OptimizerState.blank(w, optimizer)
-        return cls(w.clone(), blank, blank, buffers_of(network))
-
-
-@dataclass(frozen=True)
-class Updated:
-    """The result of one client round."""
-
-    personal: ClientState
-    w: Tensor  # the localized global distribution: the only thing uploaded
-    loss: float  # mean −log p of a training example over the round
 
 
 def client_update(
@@ -83,9 +42,22 @@ def client_update(
     likelihood: Likelihood = categorical,
     gates: torch.Generator | None = None,
 ) -> Updated:
-    """R × (step on q, step on w), from `personal` and the server's `w`; its inputs are not changed.
+    """One client round: R × (step on q, step on w). Its inputs are not changed.
 
-    The network is left in training mode. One with dropout draws from torch's global stream.
+    Args:
+        network: any module; left in training mode. One with dropout draws from torch's global stream.
+        family: of q and w.
+        personal: the client's state, from its last round or `ClientState.start`.
+        w: the server's distribution (rows, T), constrained.
+        x: the training inputs (n, …) …
+        y: … and targets (n, …) of this client.
+        recipe: the hyper-parameters.
+        generator: the stream of batches and of g.
+        likelihood: −log p of targets given the network's outputs, summed over a batch.
+        gates: the stream of the gates' u; by default `generator`.
+
+    Returns:
+        The client's new state, the w to upload (constrained), and the mean loss of an example.
     """
     n = len(x)
     b = min(recipe.batch_size, n)
@@ -103,18 +75,74 @@ def client_update(
     scale = torch.full_like(loss, weight * n / b / recipe.mc_samples)
     for batch in minibatches(n, b, recipe.local_steps, generator):
         x_batch, y_batch = x.index_select(0, batch), y.index_select(0, batch)
-        for repeat in range(recipe.personal_steps):
-            for sample in range(recipe.mc_samples):
+        for _ in range(recipe.personal_steps):
+            for _ in range(recipe.mc_samples):
                 steps.draw(generator, gates)
                 value, gradients = pair.nll_gradients(x_batch, y_batch, scale, likelihood)
+                steps.add(gradients)
                 loss += value
-                if sample < recipe.mc_samples - 1:
-                    steps.add(gradients)
-            steps.step(gradients, both=repeat == recipe.personal_steps - 1)
+            steps.step_q()
+        steps.step_w()
 
     examples = recipe.local_steps * recipe.personal_steps * recipe.mc_samples * b / weight
     kept = ClientState(q, q_optimiser.state(), w_optimiser.state(), buffers)
     return Updated(kept, family.constrain(w), float(loss) / examples)
+
+
+class Steps(Protocol):
+    """What `client_update` asks for: steps in place on the parameters of two optimisers, q and w."""
+
+    thetas: Tensor  # (2, T), where `draw` puts its two mirrored draws
+
+    def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None:
+        """θ ~ q, and its mirror image."""
+
+    def add(self, gradients: Sequence[Tensor]) -> None:
+        """Of −log p at the two draws, as fast/mirrored.py gives them."""
+
+    def step_q(self) -> None:
+        """On Ω(q), with all gradients that were added since the last one."""
+
+    def step_w(self) -> None:
+        """On Ω_w(w)."""
+
+
+class PlainSteps:
+    """In the formulas of the family.
+
+    A step is as slow as its traffic with memory: the parts of q and w (σ and the like) are made once after each move,
+    and all gradients go into one tensor.
+    """
+
+    def __init__(self, family: Family, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float) -> None:
+        self.family, self.zeta = family, zeta
+        self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
+        self.q, self.w = family.parts(q_optimiser.parameters), family.parts(w_optimiser.parameters)
+        self.thetas = torch.stack([self.q.mu, self.q.mu])
+        self.gradient = torch.empty_like(q_optimiser.parameters)
+        self.fresh = True  # nothing was added since the last step
+
+    def draw(self, generator: torch.Generator, gates: torch.Generator | None) -> None:
+        noise = self.family.noise(self.q_optimiser.parameters, generator, gates)
+        pairs = zip((noise, noise.mirrored()), self.thetas, strict=True)
+        self.draws = [self.family.reparameterise(self.q, one, theta) for one, theta in pairs]
+
+    def add(self, gradients: Sequence[Tensor]) -> None:
+        if self.fresh:
+            self.family.kl_gradient_q(self.q, self.w, self.gradient).mul_(self.zeta)
+            self.fresh = False
+        half = len(gradients) // 2
+        for draw, parts in zip(self.draws, (gradients[:half], gradients[half:]), strict=True):
+            at_theta = parts[0].view(-1) if half == 1 else torch.cat([part.reshape(-1) for part in parts])
+            self.family.likelihood_gradient(self.q, draw, at_theta, self.gradient)
+
+    def step_q(self) -> None:
+        self.q_optimiser.step(self.gradient)
+        self.q, self.fresh = self.family.parts(self.q_optimiser.parameters), True
+
+    def step_w(self) -> None:
+        self.w_optimiser.step(self.family.kl_gradient_w(self.q, self.w, self.gradient))
+        self.w = self.family.parts(self.w_optimiser.parameters)
 
 
 def _steps(family: Family, q_optimiser: Optimiser, w_optimiser: Optimiser, recipe: Recipe) -> Steps:
@@ -145,25 +173,3 @@ def minibatches(n: int, b: int, count: int, generator: torch.Generator) -> Itera
     )
     for start in range(0, count * b, b):
         yield order[start : start + b]
-
-
-def nll_gradient(
-    network: nn.Module,
-    shapes: Shapes,
-    theta: Tensor,
-    buffers: Mapping[str, Tensor],
-    x: Tensor,
-    y: Tensor,
-    likelihood: Likelihood = categorical,
-) -> tuple[Tensor, Tensor]:
-    """−log p of a batch under the plain network with weights θ, and its gradient G, shape (T,).
-
-    Buffers are updated in place, as a training network does.
-    """
-    leaves = {name: view.detach().requires_grad_() for name, view in unflatten(theta, shapes).items()}
-    with torch.enable_grad():
-        value = likelihood(functional_call(network, (leaves, dict(buffers)), (x,)), y)
-        gradients = torch.autograd.grad(
-            value, list(leaves.values()), allow_unused=True, materialize_grads=True
-        )
-    return value.detach(), torch.cat([part.reshape(-1) for part in gradients])

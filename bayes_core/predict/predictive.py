@@ -86,7 +86,20 @@ def predictive(
     generator: torch.Generator,
     buffers: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """Class probabilities p(y | x), averaged over `samples` draws θ ~ v, shape (n, classes)."""
+    """The Monte-Carlo predictive p(y | x).
+
+    Args:
+        network: any module whose outputs are logits; left in evaluation mode.
+        family: of the distribution.
+        v: the distribution (rows, T), unconstrained.
+        x: inputs (n, …).
+        samples: how many draws θ ~ v, in mirrored pairs; one where draws cannot differ.
+        generator: the stream of their noise.
+        buffers: the network's buffers by name; by default its own.
+
+    Returns:
+        Class probabilities (n, classes), averaged over the draws.
+    """
     total, count = torch.zeros((), device=x.device), 0
     for p in draws(network, family, v, x, samples, generator, buffers):
         total, count = total + p, count + 1

@@ -120,19 +120,44 @@ class Moments:
 
 
 def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """The mean of the uploads, row by row (uniform unless weighted)."""
+    """The mean of the uploads, row by row: the paper's step.
+
+    Args:
+        uploads: constrained distributions, each (rows, T).
+        weights: one number for each, finite and not negative; uniform by default.
+
+    Returns:
+        (rows, T) in float32; the order of the uploads leaves no trace in it.
+    """
     weights = _checked(uploads, weights)
     return _fill(Mean(uploads[0]), uploads, weights)
 
 
 def moments(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """The w that minimises Σ KL(q_i ‖ w)."""
+    """The w that minimises Σ KL(q_i ‖ w): the paper's lemma.
+
+    Args:
+        uploads: constrained distributions with uncertainty, each (2, T), or (3, T) with λ.
+        weights: one number for each, finite and not negative; uniform by default.
+
+    Returns:
+        (rows, T) in float32.
+    """
     weights = _checked(uploads, weights)
     return _fill(Moments(mean(uploads, weights)), uploads, weights)
 
 
 def extrapolate(w: Tensor, target: Tensor, beta: float) -> Tensor:
-    """w ← (1−β)·w + β·target; β > 1 goes beyond the target."""
+    """The server's step, (1−β)·w + β·target.
+
+    Args:
+        w: the server's distribution (rows, T), constrained.
+        target: what the uploads have made, of the same shape.
+        beta: β; beyond 1 it goes beyond the target, and `Family.after_extrapolation` puts λ right.
+
+    Returns:
+        The next w (rows, T), computed in float64, in w's own precision.
+    """
     return torch.lerp(w.double(), target.double(), beta).to(w.dtype)
 
 

@@ -31,7 +31,15 @@ Matrix = NDArray[np.float64]
 
 
 def symmetric_kl_matrix(stack: Tensor, family: Family) -> Tensor:
-    """Ψ (N, N) in float64 for uploads (N, rows, T), λ as a probability."""
+    """Ψ, how far apart uploads are: Ψ_ij = ½[KL(v_i ‖ v_j) + KL(v_j ‖ v_i)].
+
+    Args:
+        stack: constrained distributions (N, rows, T), λ as a probability; not changed.
+        family: theirs. Between points Ψ is half the squared distance.
+
+    Returns:
+        (N, N) in float64, symmetric, 0 on the diagonal.
+    """
     n, _, size = stack.shape
     directed = torch.zeros(n, n, dtype=torch.float64)
     width = max(BLOCK // n, 256)
@@ -58,7 +66,16 @@ def affinity(psi: Tensor) -> Matrix:
 
 
 def spectral_clusters(psi: Tensor, k: int, seed: int = 0) -> list[int]:
-    """A cluster 0 … k−1 for each of the N uploads, numbered in the order in which they first occur."""
+    """Spectral clustering of uploads.
+
+    Args:
+        psi: Ψ (N, N), from `symmetric_kl_matrix`.
+        k: the number of clusters; with N or more every upload is its own.
+        seed: of k-means.
+
+    Returns:
+        A cluster 0 … k−1 for each upload, numbered in the order in which they first occur.
+    """
     n = len(psi)
     if k >= n:
         return list(range(n))
@@ -113,6 +130,13 @@ def choose_k_with_evidence(psi: Tensor) -> Choice:
 
 
 def choose_k(psi: Tensor) -> tuple[int, list[float]]:
-    """The number of clusters, and the eigenvalues of the normalised Laplacian that tell it."""
+    """How many clusters there are (see `choose_k_with_evidence`).
+
+    Args:
+        psi: Ψ (N, N), from `symmetric_kl_matrix`.
+
+    Returns:
+        K, and the N eigenvalues of the normalised Laplacian that tell it, ascending.
+    """
     choice = choose_k_with_evidence(psi)
     return choice.k, choice.eigenvalues

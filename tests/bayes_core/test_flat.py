@@ -1,10 +1,20 @@
 """Networks as flat vectors, and back."""
 
+import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from bayes_core.flat import buffers_of, fingerprint, flatten, shapes_of, unflatten
+from bayes_core.flat import (
+    Split,
+    buffers_in,
+    buffers_of,
+    fingerprint,
+    flatten,
+    shapes_of,
+    unflatten,
+    with_buffers,
+)
 
 
 def network() -> nn.Module:
@@ -60,3 +70,34 @@ def test_fingerprint_is_of_names_and_shapes_alone() -> None:
     assert fingerprint(linear(3, 2)) == fingerprint(linear(3, 2))  # other weights, same network
     different = [linear(3, 2), linear(2, 3), linear(3, 2, "other"), linear(3, 2, bias=True)]
     assert len({fingerprint(each) for each in different}) == 4
+
+
+def test_buffers_go_among_other_tensors_and_come_out_again() -> None:
+    mean = torch.ones(2)
+    stored = with_buffers({"q": torch.zeros(1)}, {"norm.mean": mean})
+    assert list(stored) == ["q", "buffer.norm.mean"]
+    assert buffers_in(stored) == {"norm.mean": mean} and buffers_in({"q": mean}) == {}
+
+
+def test_body_and_head_by_hand() -> None:
+    shapes = {"body.weight": torch.Size([2, 2]), "head": torch.Size([3]), "body.bias": torch.Size([1])}
+    split = Split.of(shapes, ["head"])
+    v = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7], [10, 11, 12, 13, 14, 15, 16, 17]])
+    assert split.shared(v).tolist() == [[0, 1, 2, 3, 7], [10, 11, 12, 13, 17]]
+    assert split.own(v).tolist() == [[4, 5, 6], [14, 15, 16]]
+    assert torch.equal(split.join(split.shared(v), split.own(v)), v)
+    assert torch.equal(split.join(-split.shared(v), split.own(v))[0].abs(), v[0])
+    assert split.join(-split.shared(v), split.own(v))[0].tolist() == [0, -1, -2, -3, 4, 5, 6, -7]
+
+
+@pytest.mark.parametrize("stays", [[], ["a", "b"]])
+def test_all_or_nothing_may_be_shared(stays: list[str]) -> None:
+    split, v = Split.of({"a": torch.Size([2]), "b": torch.Size([1])}, stays), torch.arange(6.0).view(2, 3)
+    shared, own = split.shared(v), split.own(v)
+    assert shared.shape == (2, 0 if stays else 3) and own.shape == (2, 3 if stays else 0)
+    assert torch.equal(split.join(shared, own), v)
+
+
+def test_a_parameter_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="No parameter hat; there are body, head"):
+        Split.of({"body": torch.Size([1]), "head": torch.Size([1])}, ["hat"])

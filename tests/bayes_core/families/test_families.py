@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from bayes_core.families import Draw, Family, Gaussian, Noise, Point, SpikeSlab, named
 from bayes_core.flat import flatten, shapes_of, unflatten
-from bayes_core.inference.update import nll_gradient
+from bayes_core.inference.plain import nll_gradient
 
 GAUSSIAN, POINT = Gaussian(), Point()
 # ρ is drawn from [low, high]: σ from 6e-6 (ρ = −12) to 10.
@@ -164,20 +164,33 @@ FAMILIES = [POINT, GAUSSIAN, SpikeSlab(0.3), SpikeSlab(gated=False)]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=["point", "gaussian", "spike-slab", "gates off"])
-def test_parts_stand_for_the_distribution_and_draws_can_be_stacked(family: Family) -> None:
+def test_parts_stand_for_the_distribution_and_gradients_add_up(family: Family) -> None:
     random = torch.Generator().manual_seed(0)
     q, w = torch.randn(2, 3, 40, generator=random)[:, : len(family.rows)]
     noise = family.noise(q, random)
-    pair = Noise.stack([noise, noise.mirrored()])
-    of_q, of_w, at_thetas = family.parts(q), family.parts(w), torch.randn(2, 40, generator=random)
-    draws = family.reparameterise(of_q, pair)
-    singles = family.reparameterise(q, noise), family.reparameterise(q, noise.mirrored())
-    assert torch.equal(draws.theta, torch.stack([draw.theta for draw in singles]))
-    gradients = [family.likelihood_gradient(q, *each) for each in zip(singles, at_thetas, strict=True)]
-    torch.testing.assert_close(family.likelihood_gradient(of_q, draws, at_thetas), sum(gradients))
-    assert torch.equal(family.kl_gradient_q(of_q, of_w), family.kl_gradient_q(q, w))
-    assert torch.equal(family.kl_gradient_w(of_q, of_w), family.kl_gradient_w(q, w))
+    of_q, of_w, theta = family.parts(q), family.parts(w), torch.empty(40)
+    draw = family.reparameterise(of_q, noise, theta)
+    assert draw.theta is theta and torch.equal(theta, family.reparameterise(q, noise).theta)
+    stacked = family.reparameterise(q, Noise.stack([noise, noise.mirrored()])).theta
+    assert torch.equal(stacked[0], theta) and (stacked[1] != theta).any() == family.uncertain
+    total = family.kl_gradient_q(of_q, of_w, torch.full_like(q, torch.nan)).clone()
+    assert torch.equal(total, family.kl_gradient_q(q, w))
+    at_theta = torch.randn(40, generator=random)
+    assert family.likelihood_gradient(of_q, draw, at_theta, total) is total
+    alone = family.likelihood_gradient(q, draw, at_theta)
+    torch.testing.assert_close(total, family.kl_gradient_q(q, w) + alone)
+    assert torch.equal(
+        family.kl_gradient_w(of_q, of_w, torch.full_like(q, torch.nan)), family.kl_gradient_w(q, w)
+    )
     assert not family.kl_gradient_q(q, q).any() and not family.kl_gradient_w(q, q).any()
+
+
+def test_a_gate_that_is_all_but_decided_still_has_its_slope() -> None:
+    """γ̃(1−γ̃) = e^(−η/τ) far out, where 1 − γ̃ alone would be 0 in float32."""
+    family, v = SpikeSlab(0.5), torch.tensor([[1.0, 1.0], [-50.0, -50.0], [15.0, -15.0]])
+    draw = family.reparameterise(v, Noise(torch.zeros(2), torch.zeros(2)))
+    by_logit = family.likelihood_gradient(v, draw, torch.ones(2))[2]
+    torch.testing.assert_close(by_logit, torch.full((2,), 2 * math.exp(-30)), rtol=1e-4, atol=0)
 
 
 def test_families_have_names() -> None:

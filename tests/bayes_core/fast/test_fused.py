@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from recipes import recipe_of
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from bayes_core.families import Family, Gaussian, SpikeSlab
+from bayes_core.families import Family, Gaussian, Point, SpikeSlab
 from bayes_core.fast import fused
 from bayes_core.fast.compiled import NotCompiled
 from bayes_core.flat import flatten
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
-from bayes_core.inference.update import ClientState, Recipe, Updated, client_update
+from bayes_core.inference.state import ClientState, Recipe, Updated
+from bayes_core.inference.update import PlainSteps, Steps, client_update
 
+STEPS: dict[str, type[Steps]] = {"in C": fused.FusedSteps, "plain": PlainSteps}
 FAMILIES = {"gaussian": Gaussian(), "spike-slab": SpikeSlab(0.3), "gates off": SpikeSlab(gated=False)}
 
 
@@ -51,7 +54,7 @@ def two_rounds(family: Family, recipe: Recipe) -> Updated:
 @pytest.mark.parametrize("personal_steps", [1, 2])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rounds_are_those_of_plain_pytorch(family: str, personal_steps: int, mc_samples: int) -> None:
-    recipe = Recipe(4, personal_steps, 11, mc_samples, 2.0, "adam", 0.01, 0.02, 0.05, compile=False)
+    recipe = recipe_of(4, personal_steps, 11, mc_samples, 2.0, "adam", 0.01, 0.02, 0.05, compile=False)
     plain = two_rounds(FAMILIES[family], recipe)
     compiled = two_rounds(FAMILIES[family], replace(recipe, compile=True))
     assert compiled.loss == pytest.approx(plain.loss, rel=1e-5)
@@ -75,14 +78,17 @@ def test_softplus_is_exact_to_a_few_units_of_the_last_place() -> None:
 
 
 @pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("by", STEPS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_without_data_q_at_w_stays_exactly_there(family: str) -> None:
+def test_without_data_q_at_w_stays_exactly_there(family: str, by: str) -> None:
     v = torch.randn(3, 1001, generator=seeded(0))[: len(FAMILIES[family].rows)] - 1
     optimisers = [Optimiser(v.clone(), OptimizerState.blank(v, "adam"), "adam", 0.1) for _ in range(2)]
-    steps = fused.FusedSteps(FAMILIES[family], *optimisers, zeta=7.0)
+    steps = STEPS[by](FAMILIES[family], *optimisers, zeta=7.0)
     for _ in range(3):
         steps.draw(seeded(1), seeded(2))
-        steps.step([torch.zeros(1001), torch.zeros(1001)], both=True)
+        steps.add([torch.zeros(1001), torch.zeros(1001)])
+        steps.step_q()
+        steps.step_w()
     assert all(torch.equal(optimiser.parameters, v) for optimiser in optimisers)
 
 
@@ -103,7 +109,7 @@ def test_without_a_compiler_plain_pytorch_and_one_warning(
     words: str,
 ) -> None:
     monkeypatch.setenv(name, value)
-    recipe = Recipe(2, batch_size=11, compile=False)
+    recipe = recipe_of(2, batch_size=11, compile=False)
     expected = two_rounds(Gaussian(), recipe)
     quiet = two_rounds(Gaussian(), replace(recipe, compile=None))
     assert not caplog.messages
@@ -121,3 +127,10 @@ def test_what_it_is_not_made_for_is_said(fresh: Path) -> None:
         ]
         with pytest.raises(NotCompiled, match=words):
             fused.FusedSteps(Gaussian(), *optimisers, zeta=1.0)
+
+
+def test_points_are_left_to_plain_pytorch() -> None:
+    v = torch.zeros(1, 4)
+    optimisers = [Optimiser(v, OptimizerState.blank(v, "adam"), "adam", 0.1) for _ in range(2)]
+    with pytest.raises(NotCompiled, match="with uncertainty, not point"):
+        fused.FusedSteps(Point(), *optimisers, zeta=1.0)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from bayes_core.fast.mirrored import Abreast, Copies, mirrored_pair
 from bayes_core.flat import buffers_of, flatten, shapes_of
-from bayes_core.inference.update import nll_gradient
+from bayes_core.inference.plain import nll_gradient
 from bayes_core.likelihoods import Likelihood, categorical
 
 

@@ -2,20 +2,24 @@
 
 import copy
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from recipes import recipe_of
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
-from bayes_core.families import Gaussian
+from bayes_core.families import Gaussian, Point
 from bayes_core.flat import buffers_of, flatten, shapes_of
 from bayes_core.inference.optimisers import OptimizerState
-from bayes_core.inference.update import ClientState, Recipe, client_update, minibatches, nll_gradient
+from bayes_core.inference.plain import nll_gradient
+from bayes_core.inference.state import ClientState, Recipe
+from bayes_core.inference.update import client_update, minibatches
 
-GAUSSIAN = Gaussian()
+GAUSSIAN, POINT = Gaussian(), Point()
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -67,7 +71,7 @@ def by_hand(q, w, q_steps, w_steps, x, y, recipe: Recipe, random: torch.Generato
 @pytest.mark.parametrize("personal_steps", [1, 2])
 def test_one_sgd_step_is_the_papers_box(mc_samples: int, personal_steps: int) -> None:
     network, x, y, q, w = small_problem()
-    recipe = Recipe(1, personal_steps, 5, mc_samples, 2.0, "sgd", lr_personal=0.02, lr_global=0.05)
+    recipe = recipe_of(1, personal_steps, 5, mc_samples, 2.0, "sgd", lr_personal=0.02, lr_global=0.05)
     got = client_update(network, GAUSSIAN, personal_of(q, network, "sgd"), w, x, y, recipe, seeded(3))
 
     q64, w64 = q.double().requires_grad_(), w.double().requires_grad_()
@@ -81,7 +85,7 @@ def test_one_sgd_step_is_the_papers_box(mc_samples: int, personal_steps: int) ->
 
 def test_adam_keeps_its_moments_over_rounds() -> None:
     network, x, y, q, w = small_problem()
-    recipe = Recipe(4, 2, 5, 2, 2.0, "adam", lr_personal=0.01, lr_global=0.02)
+    recipe = recipe_of(4, 2, 5, 2, 2.0, "adam", lr_personal=0.01, lr_global=0.02)
     personal = personal_of(q, network, "adam")
     q64, w64 = q.double().requires_grad_(), w.double().requires_grad_()
     q_steps, w_steps = torch.optim.Adam([q64], lr=0.01), torch.optim.Adam([w64], lr=0.02)
@@ -121,7 +125,7 @@ def test_q_finds_the_posterior_of_a_gaussian_mean(zeta: float) -> None:
     w = GAUSSIAN.init(torch.full((200,), m), math.log(math.expm1(t)))
     personal = ClientState.start(w, network, "sgd")
     for lr, steps in ((0.01 / zeta, 700), (0.002 / zeta, 300)):
-        recipe = Recipe(steps, 1, n, 2, zeta, "sgd", lr_personal=lr, lr_global=0.0)
+        recipe = recipe_of(steps, 1, n, 2, zeta, "sgd", lr_personal=lr, lr_global=0.0)
         updated = client_update(
             network, GAUSSIAN, personal, w, torch.zeros(n, 1), y, recipe, seeded(steps),
             lambda output, y: 0.5 * ((output - y) / s).square().sum(),
@@ -178,7 +182,7 @@ def test_any_module_works_and_its_own_tensors_stay_untouched() -> None:
     w = GAUSSIAN.init(flatten(network))
     assert w.shape[1] == 3 * 9 + 3 + 2 * 3 + 9 + 2 * 3 + 3 * 2 + 2  # the shared 3×3 weight counts once
     personal = ClientState.start(w, network, "adam")
-    got = client_update(network, GAUSSIAN, personal, w, *images(), Recipe(2, 2, 4, 3), seeded(0))
+    got = client_update(network, GAUSSIAN, personal, w, *images(), recipe_of(2, 2, 4, 3), seeded(0))
 
     assert got.personal.q.isfinite().all() and got.w.isfinite().all()
     assert not torch.equal(got.personal.q, w)
@@ -198,7 +202,7 @@ def test_batches_are_scaled_to_the_whole_data(batch_size: int) -> None:
     personal = ClientState.start(w, network, "sgd")
 
     def step(size: int, seed: int) -> Tensor:
-        recipe = Recipe(1, 1, size, 1, 0.0, "sgd", lr_personal=1.0)
+        recipe = recipe_of(1, 1, size, 1, 0.0, "sgd", lr_personal=1.0)
         return client_update(network, GAUSSIAN, personal, w, x, y, recipe, seeded(seed)).personal.q[0] - w[0]
 
     cross_entropy(network(x), y, reduction="sum").backward()
@@ -214,7 +218,7 @@ def test_a_batch_size_beyond_the_data_takes_all_of_it() -> None:
     network, x, y, q, w = small_problem()
     personal = personal_of(q, network, "sgd")
     whole, beyond = (
-        client_update(network, GAUSSIAN, personal, w, x, y, Recipe(3, 1, b, optimizer="sgd"), seeded(0))
+        client_update(network, GAUSSIAN, personal, w, x, y, recipe_of(3, 1, b, optimizer="sgd"), seeded(0))
         for b in (12, 1000)
     )
     assert torch.equal(whole.personal.q, beyond.personal.q) and torch.equal(whole.w, beyond.w)
@@ -226,10 +230,10 @@ def test_same_generator_same_result_and_inputs_unchanged() -> None:
     personal = personal_of(q, network, "adam")
     personal = replace(personal, q_optimizer=OptimizerState(torch.rand(2, 2, 26), 7), buffers={})
     before = copy.deepcopy((personal, w, x, y))
-    first = client_update(network, GAUSSIAN, personal, w, x, y, Recipe(3, batch_size=4), seeded(1))
+    first = client_update(network, GAUSSIAN, personal, w, x, y, recipe_of(3, batch_size=4), seeded(1))
     torch.manual_seed(99)
-    again = client_update(network, GAUSSIAN, personal, w, x, y, Recipe(3, batch_size=4), seeded(1))
-    other = client_update(network, GAUSSIAN, personal, w, x, y, Recipe(3, batch_size=4), seeded(2))
+    again = client_update(network, GAUSSIAN, personal, w, x, y, recipe_of(3, batch_size=4), seeded(1))
+    other = client_update(network, GAUSSIAN, personal, w, x, y, recipe_of(3, batch_size=4), seeded(2))
 
     assert torch.equal(first.personal.q, again.personal.q) and torch.equal(first.w, again.w)
     assert torch.equal(first.personal.q_optimizer.moments, again.personal.q_optimizer.moments)
@@ -251,6 +255,46 @@ def test_a_weight_that_no_data_touch_keeps_its_distribution() -> None:
     x[:, 2] = 0
     w = GAUSSIAN.init(flatten(network))
     personal = ClientState.start(w, network, "adam")
-    got = client_update(network, GAUSSIAN, personal, w, x, y, Recipe(), seeded(0))
+    got = client_update(network, GAUSSIAN, personal, w, x, y, recipe_of(), seeded(0))
     for v in (got.personal.q, got.w):
         torch.testing.assert_close(v.view(2, 2, 3)[:, :, 2], w.view(2, 2, 3)[:, :, 2], rtol=0, atol=1e-6)
+
+
+def test_a_state_is_stored_under_its_names_and_comes_back() -> None:
+    torch.manual_seed(0)
+    network = Everything()
+    w = GAUSSIAN.init(flatten(network))
+    personal = ClientState.start(w, network, "adam")
+    kept = client_update(network, GAUSSIAN, personal, w, *images(), recipe_of(2, 3, 4), seeded(0)).personal
+    stored = kept.state_dict()
+    buffers = {f"buffer.norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+    assert stored.keys() == {"q", "q_moments", "w_moments", "steps"} | buffers
+    assert stored["steps"].tolist() == [6, 2] and stored["q_moments"].shape == (2, *w.shape)
+    again = ClientState.load_state_dict(stored | {"temperature": torch.tensor(1.0)})
+    assert torch.equal(again.q, kept.q) and again.buffers.keys() == kept.buffers.keys()
+    assert (again.q_optimizer, again.w_optimizer) == (kept.q_optimizer, kept.w_optimizer)
+
+
+def test_between_points_the_box_is_a_proximal_one() -> None:
+    """q: θ − η₁·(∂NLL + ζ(θ − w)); w: w − η₂·(w − θ)."""
+    torch.manual_seed(0)
+    network = nn.Linear(3, 2, bias=False)
+    x, y = torch.randn(12, 3), torch.arange(12) % 2
+    w = POINT.init(flatten(network))
+    q = w + 0.5
+    personal = personal_of(q, network, "sgd")
+    recipe = recipe_of(1, 1, 12, 1, 2.0, "sgd", lr_personal=0.01, lr_global=0.1)
+    got = client_update(network, POINT, personal, w, x, y, recipe, seeded(0))
+    theta = q[0].clone().requires_grad_()
+    cross_entropy(x @ theta.view(2, 3).T, y, reduction="sum").backward()
+    expected = q[0] - 0.01 * (theta.grad + 2.0 * 0.5)
+    torch.testing.assert_close(got.personal.q[0], expected)
+    torch.testing.assert_close(got.w[0], w[0] - 0.1 * (w[0] - expected))
+
+
+def test_a_recipe_takes_what_has_its_names() -> None:
+    usual = recipe_of(7, compile=True)
+    assert Recipe.of(usual) == usual
+    assert Recipe.of(SimpleNamespace(**asdict(usual) | {"compile": "auto", "rounds": 3})).compile is None
+    with pytest.raises(TypeError, match="missing"):
+        Recipe(local_steps=20)  # type: ignore[call-arg]

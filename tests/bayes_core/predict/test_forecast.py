@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from recipes import recipe_of
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from bayes_core import ClientState, Gaussian, Point, Recipe, client_update
+from bayes_core import ClientState, Gaussian, Point, client_update
 from bayes_core.flat import flatten
 from bayes_core.likelihoods import categorical, gaussian, likelihood_of
 from bayes_core.networks import WithNoise
@@ -97,7 +98,7 @@ def test_a_line_is_learned_with_its_noise(noise: float | None) -> None:
     mu = flatten(network)
     w = torch.stack([mu, torch.full_like(mu, -4.0)])
     personal = ClientState.start(w, network, "adam")
-    recipe = Recipe(local_steps=600, zeta=0.1, lr_personal=0.005, lr_global=0.005, batch_size=100)
+    recipe = recipe_of(local_steps=600, zeta=0.1, lr_personal=0.005, lr_global=0.005, batch_size=100)
     updated = client_update(network, family, personal, w, x[:300], y[:300], recipe, generator, gaussian)
     found = forecast(network, family, updated.personal.q, x[300:], 10, generator)
     figures = summarise(tally_numbers(found, y[300:]))

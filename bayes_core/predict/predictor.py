@@ -1,0 +1,94 @@
+"""Something that predicts: what is measured, calibrated and stored, whatever it is made of.
+
+Most predictors are weights of a family (`WeightsPredictor`); a method may bring another, such as a Gaussian process.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayes_core.families import Family
+from bayes_core.flat import shapes_of, unflatten, with_buffers
+from bayes_core.predict import forecast, histograms, predictive, uncertainty
+from bayes_core.predict.forecast import Forecast
+from bayes_core.predict.uncertainty import Prediction
+
+
+class Predictor(ABC):
+    """What may be asked of a model. What a model need not have is None or empty by default."""
+
+    @abstractmethod
+    def predict(self, x: Tensor, samples: int, generator: torch.Generator) -> Prediction:
+        """Classes of the examples x (n, …), from `samples` draws where the model draws at all."""
+
+    @abstractmethod
+    def forecast(self, x: Tensor, samples: int, generator: torch.Generator) -> Forecast:
+        """Numbers, likewise, in the scale in which the model was trained."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """What a file must hold to restore it."""
+
+    def outputs_of_mean(self, x: Tensor) -> Tensor | None:
+        """What the posterior-mean network says, (n, outputs); None where there is no such network."""
+        return None
+
+    def point_probabilities(self, x: Tensor) -> Tensor | None:
+        """The posterior-mean network's class probabilities (n, classes); None where there is no such network."""
+        outputs = self.outputs_of_mean(x)
+        return None if outputs is None else outputs.softmax(-1)
+
+    def mean_network(self) -> dict[str, Tensor] | None:
+        """The posterior-mean network's weights and buffers under their PyTorch names; None where there is none."""
+        return None
+
+    def nonzero(self) -> float | None:
+        """The share of weights that are on; None where all are, or there are none."""
+        return None
+
+    def weight_counts(self, sizes: Sequence[int]) -> dict[str, list[int] | list[float]]:
+        """Binned counts for the report (histograms.py); `sizes` are the layers' numbers of weights."""
+        return {}
+
+
+@dataclass(frozen=True)
+class WeightsPredictor(Predictor):
+    """A distribution over a network's weights.
+
+    Attributes:
+        network: the module that the weights are for.
+        family: of the distribution.
+        v: the distribution (rows, T), in unconstrained coordinates.
+        buffers: the network's buffers by name.
+    """
+
+    network: nn.Module
+    family: Family
+    v: Tensor
+    buffers: Mapping[str, Tensor]
+
+    def predict(self, x: Tensor, samples: int, generator: torch.Generator) -> Prediction:
+        return uncertainty.predict(self.network, self.family, self.v, x, samples, generator, self.buffers)
+
+    def forecast(self, x: Tensor, samples: int, generator: torch.Generator) -> Forecast:
+        return forecast.forecast(self.network, self.family, self.v, x, samples, generator, self.buffers)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`model`, the distribution, and buffer.NAME."""
+        return with_buffers({"model": self.v}, self.buffers)
+
+    def outputs_of_mean(self, x: Tensor) -> Tensor:
+        return predictive.outputs(self.network, self.family.centre(self.v), x, self.buffers)
+
+    def mean_network(self) -> dict[str, Tensor]:
+        weights = unflatten(self.family.centre(self.v), shapes_of(self.network))
+        return {name: tensor.clone() for name, tensor in {**weights, **self.buffers}.items()}
+
+    def nonzero(self) -> float | None:
+        return self.family.nonzero(self.family.constrain(self.v))
+
+    def weight_counts(self, sizes: Sequence[int]) -> dict[str, list[int] | list[float]]:
+        return histograms.weight_counts(self.family, self.family.constrain(self.v), sizes)
