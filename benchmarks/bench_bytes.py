@@ -23,7 +23,7 @@ from fedbayes.protocol.codec import FORMATS, OFF, Arrays, Wire
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from server_app.rows import last, number
-from server_app.sheets import read_rows
+from server_app.stored import read_rows
 
 TITLE = "Bytes of one client's round, DNN 784-100-10"
 METHODS = ("fedavg", "fedprox", "local", "pfedbayes", "sfedbayes", "cfedbayes")

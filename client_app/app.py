@@ -110,12 +110,12 @@ def _exchange(message: Message, context: Context) -> Message:
     began = time.monotonic()
     said = message.content[key.EXCHANGE]
     one = _open(context, said)
-    if said[key.RUN] != one.settings.run_name:
+    if not one.settings.run_name or said[key.RUN] != one.settings.run_name:
         raise ValueError(f"a message of the run {str(said[key.RUN])[:40]!r} with settings of another one")
     store = Store(one.folder, str(said[key.UUID]), one.site.durable, one.card)
     with store.locked():
         reply = _answer(message, one, store)
-    if is_real(context.node_config):
+    if one.real:
         _log(context, site_log.describe(message.content, reply, time.monotonic() - began))
     return Message(reply, reply_to=message)
 
@@ -124,9 +124,9 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
     """Evaluate the models if due, then train if asked; the personal state is saved before the reply leaves."""
     said, method, site = message.content[key.EXCHANGE], one.method, one.site
     number = int(said[key.ROUND])  # type: ignore[arg-type]
-    codec = method.codec
     received = {
-        name: codec.receive(record).to(site.device) for name, record in message.content.array_records.items()
+        name: one.codec.receive(record).to(site.device)
+        for name, record in message.content.array_records.items()
     }
     stored = store.load(before=number)
     state = stored.tensors if stored else method.start(received)
@@ -157,7 +157,7 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
         reply[key.REPORT] = MetricRecord(dict(out.report))
         for name, upload in out.uploads.items() if said[key.UPLOAD] else ():
             base = received[trained.bases[name]] if name in trained.bases else None
-            reply[name] = codec.leave(upload, base)
+            reply[name] = one.codec.leave(upload, base)
     if store.notes:
         reply[key.NOTES] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
     return reply

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from torch import Tensor, nn
 
 from bayes_core.families import Family
 from bayes_core.flat import buffers_in
 from bayes_core.likelihoods import likelihood_of
+from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.settings import Options, Settings
 from fedbayes.protocol.streams import stream
@@ -34,7 +34,7 @@ class Trained:
     uploads: Tensors = field(default_factory=dict)  # sent to the server, by name
     report: dict[str, float] = field(default_factory=dict)  # numbers that go with them
     # Which of the received distributions an upload is a change of; one that is not named stands for itself.
-    bases: Mapping[str, str] = field(default_factory=lambda: {"w": "w"})
+    bases: Mapping[str, str] = field(default_factory=partial(dict, w="w"))
 
 
 class ClientMethod(ABC):

@@ -17,6 +17,7 @@ from client_app.prepare import hold_out, random_labels
 from client_app.redact import SiteError
 from client_app.stages import Stage, stages_of
 from fedbayes.protocol.agreement import Agreement, Claim
+from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import DATASET_NAME, NAME, RESERVED_RUN_NAMES, Settings
 from fedbayes.protocol.streams import stream
@@ -47,8 +48,10 @@ class Participant:
     site: Site
     method: methods.ClientMethod
     stages: list[Stage]
+    codec: Wire
     card: str  # what its files say about themselves
     folder: Path  # for its personal state
+    real: bool  # a site of its own, not one of a simulation
 
 
 NodeConfig = tuple[tuple[str, str | int | float | bool], ...]
@@ -68,7 +71,10 @@ def participant(config: NodeConfig, settings_text: str, agreed: str | None) -> P
     found = methods.load(settings.method)
     method = found(settings, site.network, site.data.x_train, site.data.y_train, site.origin, site.device)
     card = Card.of(method, run, site.name, site.data.agreement).write()
-    return Participant(settings, site, method, stages_of(method), card, site.states / run / site.name)
+    folder = site.states / run / site.name
+    return Participant(
+        settings, site, method, stages_of(method), method.codec, card, folder, is_real(dict(config))
+    )
 
 
 def is_real(config: Mapping[str, object]) -> bool:

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from tables import run
 
-from server_app.sheets import read_rows
+from server_app.stored import read_rows
 
 NOISY = ("0", "1", "2")
 MNIST = "dataset=mnist size=small rounds=25 eval-every=25 personal-steps=5"

@@ -20,7 +20,7 @@ from statistics import median
 
 from fedbayes.deploy.executor import IMPORTED
 from fedbayes.launch.flower import free_port
-from server_app.sheets import read_rows
+from server_app.stored import read_rows
 
 SITES = 3
 MEASURED = ("pm_accuracy", "gm_accuracy")

@@ -14,8 +14,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from server_app.runs import read_config
-from server_app.sheets import read_rows
+from server_app.stored import read_config, read_rows
 
 MNIST = "dataset=mnist size=medium rounds=100"
 FMNIST = "dataset=fmnist size=small rounds=150"

@@ -23,8 +23,8 @@ from fedbayes.protocol.streams import seed_of
 from fedbayes.protocol.user_code import UserCodeError
 from server_app.events import emit
 from server_app.report import write_report
-from server_app.runs import RunError, RunFolder, closing_rows, resumed, stored_agreement
-from server_app.sheets import read_rows
+from server_app.runs import RunFolder
+from server_app.stored import RunError, closing_rows, read_rows, resumed, stored_agreement
 from strategies.rounds.exchange import is_simulation
 from strategies.rounds.loop import Loop
 from strategies.rounds.roster import Roster, Site, StrategyError

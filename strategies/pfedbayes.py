@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayes_core import Gaussian
 from bayes_core.families import Family
-from bayes_core.server.aggregate import Aggregate, Mean, Moments
+from bayes_core.server.aggregate import Mean, Moments
 from fedbayes.protocol.settings import Options, RhoInit, takes
 from strategies.rounds.method import ServerMethod, StepOptions
 from strategies.rounds.state import Fresh, State
@@ -33,6 +33,7 @@ class PFedBayes(ServerMethod):
     def __init__(self, *arguments: Any, **given: Any) -> None:
         super().__init__(*arguments, **given)
         self.family = self.make_family()
+        self.aggregate_by = Moments if self.options.aggregation == "moments" else Mean
 
     def make_family(self) -> Family:
         return Gaussian()
@@ -47,9 +48,6 @@ class PFedBayes(ServerMethod):
     def prior(self, weights: Tensor) -> Tensor:
         """The distribution before the first round, from an ordinary network's weights."""
         return self.family.init(weights, self.options.rho_init)
-
-    def sum_for(self, state: State, into: str) -> Aggregate:
-        return (Moments if self.options.aggregation == "moments" else Mean)(state.sent[into])
 
 
 METHOD = PFedBayes

@@ -14,7 +14,8 @@ compiler, fast/fused.py takes the same steps in fewer passes over memory.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Protocol
 
@@ -25,9 +26,62 @@ from bayes_core.families import Family
 from bayes_core.fast.compiled import NotCompiled
 from bayes_core.fast.fused import FusedSteps
 from bayes_core.fast.mirrored import SPLIT, mirrored_pair
-from bayes_core.inference.optimisers import Optimiser
-from bayes_core.inference.state import ClientState, Recipe, Updated
+from bayes_core.flat import buffers_in, buffers_of, with_buffers
+from bayes_core.inference.optimisers import Optimiser, OptimizerState
+from bayes_core.inference.recipe import Recipe
 from bayes_core.likelihoods import Likelihood, categorical
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps from round to round, and never sends.
+
+    Attributes:
+        q: the personal distribution (rows, T), in the family's unconstrained coordinates.
+        q_optimizer: the optimiser's state for q …
+        w_optimizer: … and for w, which go on in the next round.
+        buffers: batch-norm statistics and the like, by name; empty only if the network has none.
+    """
+
+    q: Tensor
+    q_optimizer: OptimizerState
+    w_optimizer: OptimizerState
+    buffers: dict[str, Tensor]
+
+    @classmethod
+    def start(cls, w: Tensor, network: nn.Module, optimizer: str) -> "ClientState":
+        """A client without a past begins at the global distribution.
+
+        Args:
+            w: the global distribution (rows, T), in unconstrained coordinates.
+            network: whose buffers it begins with.
+            optimizer: "adam" or "sgd".
+        """
+        blank = OptimizerState.blank(w, optimizer)
+        return cls(w.clone(), blank, blank, buffers_of(network))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """As named tensors, the form in which it is stored: q, q_moments, w_moments, steps (of both), buffer.NAME."""
+        steps = torch.tensor([self.q_optimizer.steps, self.w_optimizer.steps])
+        moments = {"q_moments": self.q_optimizer.moments, "w_moments": self.w_optimizer.moments}
+        return with_buffers({"q": self.q, **moments, "steps": steps}, self.buffers)
+
+    @classmethod
+    def load_state_dict(cls, tensors: Mapping[str, Tensor]) -> "ClientState":
+        """Back from `state_dict`; other tensors are passed over."""
+        q_steps, w_steps = tensors["steps"].tolist()
+        q_optimizer = OptimizerState(tensors["q_moments"], q_steps)
+        w_optimizer = OptimizerState(tensors["w_moments"], w_steps)
+        return cls(tensors["q"], q_optimizer, w_optimizer, buffers_in(tensors))
+
+
+@dataclass(frozen=True)
+class Updated:
+    """The result of one client round."""
+
+    personal: ClientState
+    w: Tensor  # the localized global distribution, constrained (rows, T): the only thing uploaded
+    loss: float  # mean −log p of a training example over the round
 
 
 def client_update(

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from bayes_core.predict.predictor import Predictor
 from torch import Tensor
 
 from bayes_core import Point
 from bayes_core.flat import buffers_in, buffers_of, with_buffers
 from bayes_core.inference.optimisers import OptimizerState
 from bayes_core.inference.plain import Term, Weights, train_weights
+from bayes_core.predict.predictor import Predictor
 from client_app.method import ClientMethod, Tensors, Trained
 
 

@@ -142,7 +142,7 @@ def _sweep(
             check_data(plan.settings, plan.clients)
     from fedbayes.cli.tables import seeds_table
     from fedbayes.launch.simulate import say, simulate
-    from server_app.sheets import read_rows
+    from server_app.stored import read_rows
 
     name = plans[0].settings.run_name.removesuffix(f"-seed{plans[0].settings.seed}")
     for plan in plans:
@@ -229,7 +229,7 @@ def _status(arguments: Sequence[str] | None) -> int:
     except (CommandError, SettingsError) as error:
         return _refuse(str(error))
     except Exception as error:
-        from server_app.runs import RunError
+        from server_app.stored import RunError
 
         if isinstance(error, RunError):
             return _refuse(str(error))

@@ -42,8 +42,7 @@ def list_runs(out_dir: Path) -> list[Listed]:
 
 
 def _read(folder: Path) -> Iterator[Listed]:
-    from server_app.runs import RunError, read_config
-    from server_app.sheets import read_rows
+    from server_app.stored import RunError, read_config, read_rows
 
     try:
         config = read_config(folder)

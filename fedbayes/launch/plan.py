@@ -117,7 +117,7 @@ def plan_run(words: Mapping[str, Any], clients: int | None) -> Plan:
 
 def plan_resume(run: str, words: Mapping[str, Any], clients: int | None) -> Plan:
     """A run that goes on from its checkpoint, with what its config.json says."""
-    from server_app.runs import check_resumable
+    from server_app.stored import check_resumable
 
     folder = find_run(run, words)
     config = run_config(folder)
@@ -196,7 +196,7 @@ def find_run(run: str, words: Mapping[str, Any]) -> Path:
 
 def run_config(folder: Path) -> dict[str, Any]:
     """A config.json that has what a resumed run needs."""
-    from server_app.runs import read_config
+    from server_app.stored import read_config
 
     config = read_config(folder) or {}
     if not isinstance(config.get("settings"), dict) or not isinstance(config.get("clients"), int):

@@ -95,7 +95,7 @@ def saved_rounds(folder: Path) -> int:
 
 def set_state(folder: Path, state: str, message: str = "", unless: Collection[str] = ()) -> None:
     """Say in config.json how the run ended, `unless` its ServerApp has already said one of these."""
-    from server_app.runs import read_config
+    from server_app.stored import read_config
 
     config = read_config(folder)
     if config is not None and config.get("state") not in unless:

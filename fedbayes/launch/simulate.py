@@ -167,7 +167,7 @@ def _tell(plan: Plan, console: Console, story: RunStatus, status: int, seconds: 
 
 
 def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
-    from server_app.sheets import read_rows
+    from server_app.stored import read_rows
 
     rows = read_rows(plan.folder / "rounds.csv")
     failed = int(sum(number(row, "clients_failed") or 0 for row in rows))

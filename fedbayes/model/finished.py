@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bayes_core.predict.predictor import WeightsPredictor
 from torch import Tensor
 
+from bayes_core.predict.predictor import WeightsPredictor
 from client_app.card import Card
 from client_app.method import ClientMethod, load
 from fedbayes.errors import CommandError, ModelError
@@ -18,7 +18,7 @@ from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
-from server_app.runs import load_checkpoint
+from server_app.stored import load_checkpoint
 from strategies import StrategyError
 from strategies import load as load_server
 from strategies.rounds.state import State

@@ -17,8 +17,7 @@ from fedbayes.protocol.columns import MODELS
 from server_app.evaluations import FILE, read_evaluations
 from server_app.report.methods import words_of
 from server_app.rows import Row
-from server_app.runs import RunError, load_checkpoint, read_config
-from server_app.sheets import read_rows
+from server_app.stored import RunError, load_checkpoint, read_config, read_rows
 
 Numbers = list[FiniteFloat]
 Entropies = Annotated[Numbers, Field(min_length=ENTROPY_BINS, max_length=ENTROPY_BINS)]

@@ -118,7 +118,8 @@ class Loop:
     def _train(self, grid: Grid, journal: Journal, number: int, due: bool) -> Row:
         """Exchange t, repeated while too few replies can be used; what is known of row t already."""
         for attempt in range(ATTEMPTS):
-            self.roster.refresh()
+            if set(grid.get_node_ids()) != self.roster.known:  # somebody has come or gone
+                self.roster.refresh()
             online, upload = self.roster.online, self.method.traits.uploads
             sampled = self._sample(number, attempt)
             self._compose(number, tasks_of(sampled, online, upload, due, self.settings.train_all))

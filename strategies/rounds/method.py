@@ -42,6 +42,7 @@ class ServerMethod(FlowerStrategy):
     reads: ClassVar[type[Options]] = StepOptions
     options: Any
     family: Family
+    aggregate_by: type[Aggregate] = Mean  # the paper's mean, unless a method offers another
 
     def __init__(
         self,
@@ -87,8 +88,8 @@ class ServerMethod(FlowerStrategy):
         return self.traits.single_uploads
 
     def sum_for(self, state: State, into: str) -> Aggregate:
-        """An empty sum: the paper's mean, unless a method offers another."""
-        return Mean(state.sent[into])
+        """An empty sum, near the server's own distribution."""
+        return self.aggregate_by(state.sent[into])
 
     def step(self, state: State, came: Came) -> State:
         """w ← (1−β)·w + β·mean of the uploads, when all of them are in."""

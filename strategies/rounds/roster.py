@@ -57,6 +57,9 @@ class Roster:
         self._error = ""
         self.sites: dict[str, Site] = {}
         self.online: list[str] = []
+        self.known: set[int] = (
+            set()
+        )  # the nodes that were there at the last refresh, where all of them are settled
 
     def gather(self) -> None:
         """Wait, bounded, until enough nodes are there, and greet them all."""
@@ -92,6 +95,7 @@ class Roster:
         if new:
             self._greet(new, nodes)
         self.online = sorted(name for name, site in self.sites.items() if site.node in nodes)
+        self.known = nodes if nodes <= self._asked else set()
 
     def _greet(self, new: list[int], nodes: set[int]) -> None:
         started = bool(self.sites)

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from fedbayes.protocol.columns import MEASURED
-from server_app.runs import load_checkpoint, read_config
-from server_app.sheets import read_rows
+from server_app.stored import load_checkpoint, read_config, read_rows
 
 SMALL = {"rounds": 4, "eval-every": 2, "local-steps": 3, "eval-samples": 3, "batch-size": 10, "size": "4+4"}
 

@@ -8,7 +8,7 @@ import pytest
 from deployed import Deployment, Running
 
 from fedbayes.launch.flower import free_port
-from server_app.sheets import read_rows
+from server_app.stored import read_rows
 
 pytestmark = pytest.mark.deployment
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"

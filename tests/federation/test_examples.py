@@ -13,7 +13,7 @@ from harness import Outcome
 
 from client_app import site
 from fedbayes.launch.plan import parse_words, plan_run
-from server_app.sheets import read_rows
+from server_app.stored import read_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 Federate = Callable[..., Outcome]

@@ -13,7 +13,7 @@ from harness import SMALL, Outcome
 from inprocess import InProcessGrid
 
 from client_app import site
-from server_app.runs import RunError
+from server_app.stored import RunError
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]

@@ -20,7 +20,7 @@ from fedbayes.cli.command import _status
 from fedbayes.errors import ModelError
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import SettingsError
-from server_app.sheets import read_rows
+from server_app.stored import read_rows
 
 Federate = Callable[..., Outcome]
 PEOPLE = {

@@ -8,8 +8,8 @@ import pytest
 from flwr.app import Message
 from harness import Outcome
 
-from server_app.runs import RunError, RunFolder
-from server_app.sheets import read_rows
+from server_app.runs import RunFolder
+from server_app.stored import RunError, read_rows
 
 Federate = Callable[..., Outcome]
 
@@ -98,7 +98,7 @@ def test_more_rounds_for_a_finished_run(federate: Federate) -> None:
 
 def test_resume_may_change_only_rounds_and_eval_every(federate: Federate) -> None:
     federate("run")
-    with pytest.raises(RunError, match=r"started with zeta=10.0, not 3.0; --resume may change only"):
+    with pytest.raises(RunError, match=r"started with zeta=10.0, not 3; --resume may change only"):
         federate("run", resume=True, zeta=3)
     with pytest.raises(RunError, match="no run to resume"):
         federate("other", resume=True)

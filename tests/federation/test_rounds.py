@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from bayes_core import extrapolate
 from fedbayes.protocol.settings import SettingsError
-from server_app.runs import RunError
+from server_app.stored import RunError
 from strategies import StrategyError
 from strategies.pfedbayes import PFedBayes
 

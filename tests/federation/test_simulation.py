@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from harness import SMALL, Outcome
 
-from server_app.sheets import read_rows
+from server_app.stored import read_rows
 
 ROUNDS = 24
 

@@ -11,7 +11,7 @@ from harness import Outcome
 from inprocess import InProcessGrid
 
 from client_app import site
-from server_app.runs import read_config
+from server_app.stored import read_config
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]

@@ -17,7 +17,7 @@ from client_app.data import ClientData, DataError, load
 from client_app.redact import SiteError, redact
 from client_app.store import Store
 from fedbayes.protocol.settings import Settings
-from server_app.runs import RunError
+from server_app.stored import RunError
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]

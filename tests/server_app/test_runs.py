@@ -12,8 +12,8 @@ from fedbayes.protocol.files import is_locked
 from fedbayes.protocol.settings import Settings, defaults
 from server_app import runs
 from server_app.events import parse
-from server_app.runs import RunError, RunFolder, closing_rows
-from server_app.sheets import read_rows
+from server_app.runs import RunFolder
+from server_app.stored import RunError, closing_rows, read_rows
 
 FACTS: dict[str, Any] = {
     "clients": 1,

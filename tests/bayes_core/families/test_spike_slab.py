@@ -15,8 +15,8 @@ from bayes_core.families.spike_slab import LAMBDA_MARGIN
 from bayes_core.flat import flatten, shapes_of, unflatten
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
 from bayes_core.inference.plain import nll_gradient
-from bayes_core.inference.state import ClientState, Recipe
-from bayes_core.inference.update import client_update, minibatches
+from bayes_core.inference.recipe import Recipe
+from bayes_core.inference.update import ClientState, client_update, minibatches
 from bayes_core.server.aggregate import moments
 
 SPIKE, GAUSSIAN, OFF = SpikeSlab(), Gaussian(), SpikeSlab(gated=False)

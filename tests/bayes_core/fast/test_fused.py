@@ -15,8 +15,8 @@ from bayes_core.fast import fused
 from bayes_core.fast.compiled import NotCompiled
 from bayes_core.flat import flatten
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
-from bayes_core.inference.state import ClientState, Recipe, Updated
-from bayes_core.inference.update import PlainSteps, Steps, client_update
+from bayes_core.inference.recipe import Recipe
+from bayes_core.inference.update import ClientState, PlainSteps, Steps, Updated, client_update
 
 STEPS: dict[str, type[Steps]] = {"in C": fused.FusedSteps, "plain": PlainSteps}
 FAMILIES = {"gaussian": Gaussian(), "spike-slab": SpikeSlab(0.3), "gates off": SpikeSlab(gated=False)}

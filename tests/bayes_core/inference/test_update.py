@@ -16,8 +16,8 @@ from bayes_core.families import Gaussian, Point
 from bayes_core.flat import buffers_of, flatten, shapes_of
 from bayes_core.inference.optimisers import OptimizerState
 from bayes_core.inference.plain import nll_gradient
-from bayes_core.inference.state import ClientState, Recipe
-from bayes_core.inference.update import client_update, minibatches
+from bayes_core.inference.recipe import Recipe
+from bayes_core.inference.update import ClientState, client_update, minibatches
 
 GAUSSIAN, POINT = Gaussian(), Point()
 

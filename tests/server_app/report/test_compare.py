@@ -10,7 +10,7 @@ from handmade import MakeRun, tally
 from server_app.report.compare import write_comparison
 from server_app.report.files import Run
 from server_app.report.groups import group
-from server_app.runs import RunError
+from server_app.stored import RunError
 
 RunOf = Callable[..., Run]
 

@@ -9,7 +9,7 @@ from handmade import MakeRun, entropies, tally
 
 from server_app.report import render, write_report
 from server_app.report.files import read_run
-from server_app.runs import RunError
+from server_app.stored import RunError
 
 ROWS = [{"round": 0, "pm_accuracy": 0.1}, {"round": 1, "pm_accuracy": 0.9, "pm_entropy": 0.5, "seconds": 2}]
 

@@ -1,0 +1,27 @@
+"""The hyper-parameters of a client's round."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The hyper-parameters of ClientUpdate, under the paper's names. A run's defaults stand in pyproject.toml alone."""
+
+    local_steps: int  # R
+    personal_steps: int  # steps on q before each step on w; the paper's is 1
+    batch_size: int  # b
+    mc_samples: int  # a
+    zeta: float  # ζ, the weight of KL(q ‖ w)
+    optimizer: str  # adam or sgd
+    lr_personal: float  # η₁
+    lr_global: float  # η₂
+    lr_lambda: float  # of λ's logit, in q and in w
+    adam_beta2: float
+    compile: bool | None  # the update as one compiled pass; None: where that can be had
+
+    @classmethod
+    def of(cls, settings: object) -> "Recipe":
+        """From anything that has fields of these names, such as a run's settings, whose `compile` may be "auto"."""
+        values: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(cls)}
+        return cls(**values | {"compile": None if values["compile"] == "auto" else values["compile"]})
