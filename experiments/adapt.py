@@ -3,7 +3,7 @@
     python experiments/adapt.py --data-dir DIR [--out-dir runs/uncertainty]
 
 Takes the runs `pfedbayes` and `fedavg` of experiments/uncertainty.py (or makes them). Three new sites hold five
-consecutive digits each, with 5, 20 or 50 images a class, and are tested on 200 further ones a class; no client of the
+consecutive digits each, with 5, 20 or 50 images per class, and are tested on 200 further ones; no client of the
 run has trained on any of these images. Accuracy after k local steps, mean ± sd over the sites.
 """
 
@@ -26,6 +26,7 @@ from fedbayes.model.finished import Finished
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
+from strategies.rounds.state import State
 
 IMAGES, TESTED = (5, 20, 50), 200
 ROUNDS = (1, 5, 20)  # of 20 local steps
@@ -64,13 +65,14 @@ def starts(out_dir: Path) -> dict[str, Finished]:
     weights = flatten(build("dnn", federated.inputs, 10, federated.settings.seed))
     alone = fedavg.settings.model_copy(update={"method": "local"})
     one = federated.settings.model_copy(update={"zeta": 1.0})
+    rho_init = float(one.as_config()["rho-init"])
     return {
         "`fedbayes adapt`, ζ = 10": federated,
         "`fedbayes adapt zeta=1`": replace(federated, settings=one),
         "FedAvg's network, trained on": replace(fedavg, settings=alone),
-        "alone: plain network": replace(fedavg, settings=alone, tensors={"w": weights[None]}),
+        "alone: plain network": replace(fedavg, settings=alone, state=State({"w": weights[None]})),
         "alone: Bayesian, untrained prior, ζ = 1": replace(
-            federated, settings=one, tensors={"w": Gaussian().init(weights, one.rho_init)}
+            federated, settings=one, state=State({"w": Gaussian().init(weights, rho_init)})
         ),
     }
 
@@ -91,7 +93,7 @@ def main() -> None:
     for name in ("pfedbayes", "fedavg"):
         run(name, RUNS[name][1], data_dir, out_dir)
     titles = [f"{20 * rounds} steps" for rounds in ROUNDS]
-    print(f"| images a class | | before | {' | '.join(titles)} |\n|---|---|---|{'---|' * len(titles)}")
+    print(f"| images per class | | before | {' | '.join(titles)} |\n|---|---|---|{'---|' * len(titles)}")
     for images in IMAGES:
         for title, start in starts(out_dir).items():
             figures = []

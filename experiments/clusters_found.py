@@ -7,25 +7,18 @@ random streams, so the same figures), and stops there.
 """
 
 import argparse
-from dataclasses import replace
 
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from bayes_core import (
-    ClientState,
-    Recipe,
-    build_family,
-    client_update,
-    spectral_clusters,
-    symmetric_kl_matrix,
-)
+from bayes_core import spectral_clusters, symmetric_kl_matrix
 from bayes_core.flat import flatten
 from bayes_core.server.clustering import choose_k_with_evidence
 from client_app.data import load
+from client_app.methods.cfedbayes import CFedBayes
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
-from fedbayes.protocol.streams import seed_of, stream
+from fedbayes.protocol.streams import seed_of
 
 CASES = [  # clients, seeds, settings
     (10, (1, 2, 3, 4, 5), {"layout": "rotated"}),
@@ -45,17 +38,16 @@ def found(clients: int, seed: int, data_dir: str, words: dict[str, object]) -> s
     )
     data = [load(settings, number, clients) for number in range(clients)]
     network = build("dnn", data[0].x_train.shape[1:], 10, seed)
-    family = build_family(settings.family, settings.temperature, settings.lambda_init)
-    w = family.init(flatten(network), settings.rho_init, settings.lambda_init)
-    recipe = replace(Recipe.of(settings), lr_lambda=settings.lr_personal)  # as in round 0 of a run
-    uploads = [
-        client_update(
-            network, family, ClientState.start(family.unconstrain(w), network, "adam"), w, one.x_train, one.y_train,
-            recipe, stream(seed, str(number), 0, "train"),
-            gates=stream(seed, str(number), 0, "gates"),
-        ).w
+    cpu = torch.device("cpu")
+    methods = [
+        CFedBayes(settings, network, one.x_train, one.y_train, str(number), cpu)
         for number, one in enumerate(data)
-    ]  # fmt: skip
+    ]
+    family, options = methods[0].family, methods[0].options
+    w = family.init(flatten(network), options.rho_init, options.lambda_init)
+    uploads = [
+        method.train(method.start({"w": w}), {"w": w}, 0).uploads["w"] for method in methods
+    ]  # as in a run
     psi = symmetric_kl_matrix(torch.stack(uploads), family)
     choice = choose_k_with_evidence(psi)
     groups = [one.group or 0 for one in data]

@@ -110,7 +110,7 @@ def main() -> None:
     print(
         f"PM and GM after {rounds} rounds: {same[0]} and {same[1]}, {'the same' if same[0] == same[1] else 'OTHERS'}"
     )
-    print("| seconds a round (median) | simulation | over the network |\n|---|---|---|")
+    print("| seconds per round (median) | simulation | over the network |\n|---|---|---|")
     print(f"| in all | {simulation:.2f} | {network:.2f} |")
     print(f"| the work: evaluate, train, save | | {work:.2f} |")
     print(f"| waiting for Flower's polls, forking, sending | | {network - work:.2f} |")

@@ -23,15 +23,13 @@ from bayes_core.likelihoods import gaussian
 from bayes_core.predict.forecast import forecast
 from client_app.data.functions import NOISE, observe, truth
 from fedbayes.protocol.models import build
-from fedbayes.protocol.settings import Settings, defaults
+from fedbayes.protocol.settings import defaults
 from fedbayes.protocol.streams import stream
 
 SIZES = (25, 50, 100, 200, 400, 800, 1600)
 CLIENTS, SEED, DRAWS, RHO = 6, 1, 20, -4.0
 RATE = -2 / 3  # −2β/(2β + d) for β = d = 1
-RECIPE = replace(
-    Recipe.of(Settings.parse(defaults())), zeta=1.0, lr_personal=0.003, lr_global=0.003, adam_beta2=0.99
-)
+RECIPE = replace(Recipe.of(defaults()), zeta=1.0, lr_personal=0.003, lr_global=0.003, adam_beta2=0.99)
 KINDS = {"together": "pFedBayes", "alone": "the same, every client alone"}
 Errors = tuple[float, float]
 

@@ -1,4 +1,4 @@
-"""Calibration and the unknown on MNIST, small, five of ten labels a client: the tables of docs/uncertainty.md.
+"""Calibration and the unknown on MNIST, small, five of ten labels per client: the tables of docs/uncertainty.md.
 
     python experiments/uncertainty.py --data-dir DIR [--out-dir runs/uncertainty]
 

@@ -9,11 +9,11 @@ import argparse
 
 import torch
 
-from bayes_core import ClientState, Recipe, SpikeSlab, client_update
 from bayes_core.flat import flatten
 from bayes_core.predict.predictive import predictive
 from bayes_core.server.aggregate import Mean
 from client_app.data import ClientData, load
+from client_app.methods.sfedbayes import SFedBayes
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from fedbayes.protocol.streams import stream
@@ -31,37 +31,30 @@ CASES: list[dict[str, object]] = [
 
 def found(data: list[ClientData], settings: Settings, rounds: int) -> str:
     network = build("dnn", data[0].x_train.shape[1:], 10, settings.seed)
-    family = SpikeSlab(settings.temperature)
-    w = family.init(flatten(network), settings.rho_init, settings.lambda_init)
-    recipe = Recipe.of(settings)
-    states = [ClientState.start(family.unconstrain(w), network, "adam") for _ in data]
+    cpu = torch.device("cpu")
+    methods = [
+        SFedBayes(settings, network, one.x_train, one.y_train, str(number), cpu)
+        for number, one in enumerate(data)
+    ]
+    family, options = methods[0].family, methods[0].options
+    w = family.init(flatten(network), options.rho_init, options.lambda_init)
+    states = [method.start({"w": w}) for method in methods]
     for server_round in range(1, rounds + 1):
         mean = Mean(w)
-        for number, one in enumerate(data):
-            streams = [stream(settings.seed, str(number), server_round, name) for name in ("train", "gates")]
-            updated = client_update(
-                network,
-                family,
-                states[number],
-                w,
-                one.x_train,
-                one.y_train,
-                recipe,
-                streams[0],
-                gates=streams[1],
-            )
-            states[number] = updated.personal
-            mean.add(updated.w)
+        for number, method in enumerate(methods):
+            trained = method.train(states[number], {"w": w}, server_round)
+            states[number] = trained.state
+            mean.add(trained.uploads["w"])
         w = mean.result()
 
     right = total = 0
     on, decided = [], []
     for number, (one, state) in enumerate(zip(data, states, strict=True)):
         generator = stream(settings.seed, str(number), rounds, "evaluate")
-        probabilities = predictive(network, family, state.q, one.x_test, 10, generator)
+        probabilities = predictive(network, family, state["q"], one.x_test, 10, generator)
         right += int((probabilities.argmax(1) == one.y_test).sum())
         total += len(one.y_test)
-        inclusion = family.constrain(state.q)[2]
+        inclusion = family.constrain(state["q"])[2]
         on.append(float(inclusion.mean()))
         decided.append(float(((inclusion < 0.1) | (inclusion > 0.9)).float().mean()))
     return f"{sum(on) / len(on):.1%} | {sum(decided) / len(decided):.1%} | {right / total:.4f}"

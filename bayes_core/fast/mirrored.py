@@ -1,7 +1,7 @@
 """The gradient of −log p at the two draws of a mirrored pair at once, for any `nn.Module`.
 
 Each draw sees one half of the batch; a batch too small to split is seen by both. Networks that are a chain of linear
-layers with ReLU between them, such as the DNN, run several draws of their weights in one product a layer. Everything
+layers with ReLU between them, such as the DNN, run several draws of their weights in one product per layer. Everything
 else goes draw by draw: through `torch.func.vmap` the VGG took 1.2 to 2.3 times as long as in a loop.
 """
 

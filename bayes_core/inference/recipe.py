@@ -1,5 +1,6 @@
 """The hyper-parameters of a client's round."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -21,7 +22,7 @@ class Recipe:
     compile: bool | None  # the update as one compiled pass; None: where that can be had
 
     @classmethod
-    def of(cls, settings: object) -> "Recipe":
-        """From anything that has fields of these names, such as a run's settings, whose `compile` may be "auto"."""
-        values: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(cls)}
+    def of(cls, settings: Mapping[str, Any]) -> "Recipe":
+        """From a run's settings by their keys, such as `local-steps`; their `compile` may be "auto"."""
+        values: dict[str, Any] = {field.name: settings[field.name.replace("_", "-")] for field in fields(cls)}
         return cls(**values | {"compile": None if values["compile"] == "auto" else values["compile"]})

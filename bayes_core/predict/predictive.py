@@ -17,7 +17,7 @@ from bayes_core.fast.mirrored import is_chain, outputs_of_all
 from bayes_core.flat import shapes_of, unflatten
 
 CHUNK = 128  # examples at a time: bounds memory, and the outputs of convolutions stay in the cache
-CHUNK_OF_CHAINS = 2048  # one product a layer gains from size
+CHUNK_OF_CHAINS = 2048  # one product per layer gains from size
 BLOCK = 2**24  # sampled weights at a time: bounds it, whatever the number of samples
 
 

@@ -18,7 +18,7 @@ def prune(family: Family, v: Tensor, threshold: float) -> Tensor:
 
 
 def pack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor as one bit an entry (is it on?) and the values of those that are."""
+    """Each tensor as one bit per entry (is it on?) and the values of those that are."""
     packed = {}
     for name, weight in weights.items():
         on = weight.reshape(-1) != 0

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from client_app.data.errors import DataError
-from fedbayes.protocol.agreement import Agreement, Claim, Moments
+from fedbayes.protocol.agreement import Agreement, Claim, MeanVariance
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class ClientData:
         return replace(self, y_train=y_train, y_test=y_test, classes=agreement.classes)
 
 
-def moments(x: Tensor) -> Moments:
+def moments(x: Tensor) -> MeanVariance:
     """Of each feature of vectors (n, features) or channel of images (n, channels, …)."""
     wide, others = x.double(), [axis for axis in range(x.ndim) if axis != 1]
     mean, variance = wide.mean(others), wide.var(others, correction=0)
-    return Moments(len(x), tuple(mean.tolist()), tuple(variance.tolist()))
+    return MeanVariance(len(x), tuple(mean.tolist()), tuple(variance.tolist()))

@@ -70,7 +70,7 @@ def site(
         Path | None, typer.Option(metavar="DIR", help="Where the personal model is kept (DIR/state).")
     ] = None,
     log_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A copy of the log: one line a round, rotated.")
+        Path | None, typer.Option(metavar="FILE", help="A copy of the log: one line per round, rotated.")
     ] = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The site's name (that of the folder unless given).")

@@ -3,7 +3,7 @@
 `network.safetensors` is a plain PyTorch state dict, `network.onnx` the same network with a softmax (x → probabilities),
 or for a regression x → mean and sd. Where the features of a table were scaled, the ONNX file does so itself, and its
 numbers are in the target's own units; the state dict has the scale (and a regression's noise) in its metadata.
-Of a sparse model also the pruned network, as `pruned.onnx` and packed as `pruned.safetensors`: one bit a weight, and
+Of a sparse model also the pruned network, as `pruned.onnx` and packed as `pruned.safetensors`: one bit per weight, and
 the values of those that are on; `read_pruned` gives the state dict back.
 """
 

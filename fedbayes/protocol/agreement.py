@@ -21,7 +21,7 @@ class Disagreement(ValueError):
 
 
 @dataclass(frozen=True)
-class Moments:
+class MeanVariance:
     """Mean and variance of each of several numbers, over n examples."""
 
     n: int
@@ -29,7 +29,7 @@ class Moments:
     variance: tuple[float, ...]
 
     @classmethod
-    def pooled(cls, parts: Iterable["Moments"]) -> "Moments":
+    def pooled(cls, parts: Iterable["MeanVariance"]) -> "MeanVariance":
         """Those of all parts' examples together: the variance within the parts and that between their means."""
         parts = list(parts)
         n = sum(part.n for part in parts)
@@ -56,17 +56,19 @@ class Claim:
     classes: tuple[str, ...]  # empty where the targets are numbers
     declared: bool  # whether that is the whole list in its order, or only what was found here
     features: tuple[str, ...] = ()  # names of columns, where they have names
-    inputs: Moments | None = None  # of the training inputs, for each feature of vectors or channel of images
-    target: Moments | None = None  # of the training targets, where they are numbers
+    inputs: MeanVariance | None = (
+        None  # of the training inputs, for each feature of vectors or channel of images
+    )
+    target: MeanVariance | None = None  # of the training targets, where they are numbers
     brightest: int = 255  # the value of a white pixel, where inputs are bytes of images
 
-    def inputs_by(self, features: tuple[str, ...]) -> Moments | None:
+    def inputs_by(self, features: tuple[str, ...]) -> MeanVariance | None:
         """The moments of the inputs, their columns in this order."""
         if self.inputs is None or self.features == features:
             return self.inputs
         order = [self.features.index(name) for name in features]
         mean, variance = self.inputs.mean, self.inputs.variance
-        return Moments(self.inputs.n, tuple(mean[k] for k in order), tuple(variance[k] for k in order))
+        return MeanVariance(self.inputs.n, tuple(mean[k] for k in order), tuple(variance[k] for k in order))
 
     def write(self) -> str:
         return json.dumps(asdict(self))
@@ -86,7 +88,7 @@ class Claim:
         )
 
 
-def _moments(said: Mapping[str, object] | None) -> Moments | None:
+def _moments(said: Mapping[str, object] | None) -> MeanVariance | None:
     if said is None:
         return None
     n, mean, variance = int(str(said["n"])), _numbers(said["mean"]), _numbers(said["variance"])
@@ -97,7 +99,7 @@ def _moments(said: Mapping[str, object] | None) -> Moments | None:
         or min(variance) < 0
     ):
         raise ValueError("impossible moments")
-    return Moments(n, mean, variance)
+    return MeanVariance(n, mean, variance)
 
 
 def _numbers(said: object) -> tuple[float, ...]:
@@ -156,8 +158,8 @@ class Agreement:
         features = all_claims[0].features
         inputs = [moments for claim in all_claims if (moments := claim.inputs_by(features))]
         targets = [claim.target for claim in all_claims if claim.target]
-        scale = Moments.pooled(inputs) if len(inputs) == len(claims) else None
-        target = Moments.pooled(targets) if len(targets) == len(claims) else None
+        scale = MeanVariance.pooled(inputs) if len(inputs) == len(claims) else None
+        target = MeanVariance.pooled(targets) if len(targets) == len(claims) else None
         return cls(
             classes=_classes(claims),
             features=features,

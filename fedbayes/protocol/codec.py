@@ -70,7 +70,7 @@ class Wire:
         if self.exact:
             return decode(arrays, self.family.rows)
         if self.family.gated and sorted(arrays) == sorted((*self.family.rows, KEPT)):
-            arrays = _spread(arrays)
+            arrays = _dense(arrays)
         moved = decode(arrays, self.family.rows, self.format)
         if moved.shape != base.shape:
             raise ValueError(f"shape {tuple(moved.shape)} instead of {tuple(base.shape)}")
@@ -140,16 +140,16 @@ def _size(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
-def _spread(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+def _dense(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     """A sparse upload with zeros, which say that nothing moved, where μ and ρ were left out."""
     kept, (size, *_) = arrays[KEPT], arrays["lambda"].shape
     if kept.dtype != np.uint8 or kept.shape != ((size + 7) // 8,):
         raise ValueError(f"{kept.size} bytes of {kept.dtype} that tell which of {size} weights are there")
     where = np.unpackbits(kept, count=size).astype(bool)
-    spread: Arrays = {name: array for name, array in arrays.items() if name != KEPT}
+    dense: Arrays = {name: array for name, array in arrays.items() if name != KEPT}
     for name in ("mu", "rho"):
         if arrays[name].shape != (int(where.sum()),):
             raise ValueError(f"{arrays[name].shape} values of {name} instead of {int(where.sum())}")
-        spread[name] = np.zeros(size, arrays[name].dtype)
-        spread[name][where] = arrays[name]
-    return spread
+        dense[name] = np.zeros(size, arrays[name].dtype)
+        dense[name][where] = arrays[name]
+    return dense

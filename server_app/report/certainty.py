@@ -160,8 +160,8 @@ def uncertainty(run: Run) -> Figure | None:
     plot.line(means, model)
     legend = [(f"line {model} faint", "one client"), (f"line {model}", f"all, now {percent(means[-1][1])}")]
     if shows_doubts:
-        plot.line(doubts, "doubt")
-        legend.append(("line doubt", f"mutual information, now {percent(doubts[-1][1])}"))
+        plot.line(doubts, "mutual")
+        legend.append(("line mutual", f"mutual information, now {percent(doubts[-1][1])}"))
     alt = (
         f"Entropy of the {MODELS[model]} model's predictions, as a share of a uniform guess's: "
         f"{percent(means[0][1])} in round {means[0][0]}, {percent(means[-1][1])} in round {means[-1][0]}, at "

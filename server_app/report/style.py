@@ -70,7 +70,7 @@ svg text { font-size: 12.5px; fill: var(--muted); font-family: inherit; } svg te
 .dot { stroke: var(--card); stroke-width: 1; } .area { stroke: none; opacity: .2; } .gap { fill: var(--pm);
   opacity: .14; }
 .line.gm, .line.traffic-down { stroke-dasharray: 6 3.5; } .line.gm.thin { stroke-dasharray: none; }
-.line.doubt { stroke: var(--c0); stroke-dasharray: 2 4; }
+.line.mutual { stroke: var(--c0); stroke-dasharray: 2 4; }
 .line.traffic-up { stroke: var(--c1); } .line.traffic-down { stroke: var(--c0); }
   .fill.ink { fill: var(--ink); }
 COLOURS

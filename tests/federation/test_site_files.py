@@ -1,4 +1,4 @@
-"""One file a site: what sites agree on in hello, named disagreements, late sites, and the same in a simulation."""
+"""One file per site: what sites agree on in hello, named disagreements, late sites, and the same in a simulation."""
 
 from collections.abc import Callable
 from pathlib import Path

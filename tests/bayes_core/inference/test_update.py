@@ -3,7 +3,6 @@
 import copy
 import math
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -292,9 +291,10 @@ def test_between_points_the_box_is_a_proximal_one() -> None:
     torch.testing.assert_close(got.w[0], w[0] - 0.1 * (w[0] - expected))
 
 
-def test_a_recipe_takes_what_has_its_names() -> None:
+def test_a_recipe_takes_settings_by_their_keys() -> None:
     usual = recipe_of(7, compile=True)
-    assert Recipe.of(usual) == usual
-    assert Recipe.of(SimpleNamespace(**asdict(usual) | {"compile": "auto", "rounds": 3})).compile is None
+    settings = {name.replace("_", "-"): value for name, value in asdict(usual).items()}
+    assert Recipe.of(settings) == usual
+    assert Recipe.of(settings | {"compile": "auto", "rounds": 3}).compile is None
     with pytest.raises(TypeError, match="missing"):
         Recipe(local_steps=20)  # type: ignore[call-arg]

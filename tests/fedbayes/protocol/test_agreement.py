@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedbayes.protocol.agreement import Agreement, Claim, Disagreement, Moments, in_order, standardised
+from fedbayes.protocol.agreement import Agreement, Claim, Disagreement, MeanVariance, in_order, standardised
 
 
-def moments(x: np.ndarray) -> Moments:
-    return Moments(len(x), tuple(x.mean(0)), tuple(x.var(0)))
+def moments(x: np.ndarray) -> MeanVariance:
+    return MeanVariance(len(x), tuple(x.mean(0)), tuple(x.var(0)))
 
 
 def test_pooled_moments_are_those_of_all_examples_together() -> None:
@@ -19,7 +19,7 @@ def test_pooled_moments_are_those_of_all_examples_together() -> None:
     parts = [
         random.normal(center, width, (n, 3)) for center, width, n in ((0, 1, 7), (50, 2, 100), (-3, 9, 1))
     ]
-    pooled = Moments.pooled(moments(part) for part in parts)
+    pooled = MeanVariance.pooled(moments(part) for part in parts)
     everything = np.concatenate(parts)
     assert pooled.n == 108
     assert pooled.mean == pytest.approx(everything.mean(0))
@@ -114,7 +114,7 @@ def test_scale_and_target_are_pooled_when_all_sites_send_moments() -> None:
 
 
 def test_a_claim_survives_the_journey_and_nonsense_does_not() -> None:
-    claim = Claim((2,), ("a",), False, ("x", "y"), Moments(3, (0.5, 1.0), (1.0, 2.0)))
+    claim = Claim((2,), ("a",), False, ("x", "y"), MeanVariance(3, (0.5, 1.0), (1.0, 2.0)))
     assert Claim.read(claim.write()) == claim
     whole = json.loads(claim.write())
     for broken in (
@@ -128,7 +128,7 @@ def test_a_claim_survives_the_journey_and_nonsense_does_not() -> None:
         with pytest.raises((ValueError, TypeError)):
             Claim.read(json.dumps(whole | broken))
     with pytest.raises(Disagreement, match="do not describe their inputs alike"):
-        Agreement.of({"a": claim, "b": replace(claim, inputs=Moments(3, (0.0,) * 3, (1.0,) * 3))})
+        Agreement.of({"a": claim, "b": replace(claim, inputs=MeanVariance(3, (0.0,) * 3, (1.0,) * 3))})
 
 
 def test_in_order() -> None:

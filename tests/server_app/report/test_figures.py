@@ -76,7 +76,7 @@ def test_uncertainty_over_training(run_of: RunOf) -> None:
         ],
     )
     figure = certainty.uncertainty(run)
-    assert len(shapes(figure, "path", "faint")) == 2 and len(shapes(figure, "path", "doubt")) == 1
+    assert len(shapes(figure, "path", "faint")) == 2 and len(shapes(figure, "path", "mutual")) == 1
     assert hints(figure, "circle") == ["site a: 20 %", "site b: 30 %"]
     assert figure and [words.replace("\u202f", " ") for _, words in figure.legend] == [
         "one client", "all, now 25 %", "mutual information, now 0 %",
@@ -108,7 +108,7 @@ def test_without_personal_models_the_global_one_is_shown(run_of: RunOf) -> None:
     )
     for figure in (certainty.uncertainty(run), certainty.histograms(run)):
         assert figure and "global model" in figure.caption
-    assert not shapes(certainty.uncertainty(run), "path", "doubt"), "one network has no doubts of its own"
+    assert not shapes(certainty.uncertainty(run), "path", "mutual"), "one network has no doubts of its own"
 
 
 def test_sigma_shows_personal_and_global_on_one_axis(run_of: RunOf) -> None:
