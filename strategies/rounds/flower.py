@@ -73,7 +73,11 @@ class FlowerStrategy(Strategy):
         for number in range(1 - self._method.openings, 1):
             messages = self.configure_train(number, initial_arrays, train_config or ConfigRecord(), grid)
             found, _ = self.aggregate_train(number, grid.send_and_receive(messages, timeout=timeout))
-            initial_arrays = found or initial_arrays
+            if found is None:
+                raise RuntimeError(
+                    f"No usable reply to the exchange before round 1 that {type(self).__name__} begins with."
+                )
+            initial_arrays = found
         return super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
         )
