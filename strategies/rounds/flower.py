@@ -104,7 +104,9 @@ class FlowerStrategy(Strategy):
         for site, content in self._usable(replies):
             try:
                 metrics = _metrics(content)
-                intake.take(site, int(metrics.get(EXAMPLES, 1)), self._content(content, metrics))
+                if (examples := int(metrics.get(EXAMPLES, 1))) < 1:
+                    raise BadReply(f"{examples} examples instead of at least one")
+                intake.take(site, examples, self._content(content, metrics))
                 said.append(metrics)
             except (BadReply, ValueError, TypeError, KeyError) as error:
                 log.warning("Node %s dropped from round %s: %s", site, server_round, error)
