@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from bayes_core.flat import flatten
 from benchmarks import limit, others, textbook
 from benchmarks.measure import Measurement, Options, interleaved, seconds
 from fedbayes.protocol.models import build
-from fedbayes.protocol.settings import Settings, defaults
+from fedbayes.protocol.settings import defaults
 
 TITLE = "A client step (q + w), one thread"
 EXAMPLES = 1000
@@ -38,7 +39,8 @@ class Case:
     repeats_full: int
 
 
-RECIPE = replace(Recipe.of(Settings.parse(defaults())), batch_size=100)
+DEFAULTS = SimpleNamespace(**{key.replace("-", "_"): value for key, value in defaults().items()})
+RECIPE = replace(Recipe.of(DEFAULTS), batch_size=100)
 CASES = [
     Case("dnn", (1, 28, 28), replace(RECIPE, local_steps=20), 60, 100),
     Case("vgg", (3, 32, 32), replace(RECIPE, local_steps=5), 5, 40),
