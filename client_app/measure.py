@@ -3,13 +3,13 @@
 Tallies (bayes_core/predict/metrics.py) and binned counts: all that leaves a site of its test data.
 """
 
-from bayes_core.predict.predictor import Predictor
 from flwr.app import MetricRecord
 
 from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import scale
 from bayes_core.predict.histograms import entropy_counts
 from bayes_core.predict.metrics import tally, tally_numbers
+from bayes_core.predict.predictor import Predictor
 from client_app.calibrate import temperature
 from client_app.method import ClientMethod
 from client_app.site import Site

@@ -150,7 +150,7 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
     folder.begin(done + 1)
     emit(
         "start", run=settings.run_name, folder=str(folder.path), uuid=folder.config["uuid"],
-        round=done + 1, rounds=settings.rounds, sites=len(roster.sites), method=settings.method,
+        round=max(done, 0) + 1, rounds=settings.rounds, sites=len(roster.sites), method=settings.method,
     )  # fmt: skip
     loop.run(grid, folder, state, memory)
 

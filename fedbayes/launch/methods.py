@@ -9,6 +9,7 @@ from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import methods
 from fedbayes.protocol.settings import Settings, SettingsError, defaults
 from fedbayes.protocol.user_code import UserCodeError
+from strategies.rounds.stages import stages_of
 
 
 def keys_of(method: str) -> set[str]:
@@ -45,6 +46,9 @@ def checked(settings: Settings) -> Settings:
     server, _ = halves(settings.method)
     settings = read(settings)
     server.check(settings)
+    stages_of(
+        settings, server(server.reads.parse(settings.as_config()))
+    )  # SettingsError where one cannot do it
     used = {str(field.alias) for field in Settings.model_fields.values()} | keys_of(settings.method)
     for key, value in settings.as_config().items():
         if key in used:

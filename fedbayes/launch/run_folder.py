@@ -82,13 +82,13 @@ def is_held(folder: Path) -> bool:
 
 
 def saved_rounds(folder: Path) -> int:
-    """How many rounds the checkpoint holds, from its header alone: it may be large. 0 without one."""
+    """How many rounds the checkpoint holds, from its header alone: it may be large. 0 before round 1."""
     file = folder / "checkpoint.safetensors"
     if not file.exists():
         return 0
     try:
         with safe_open(file, framework="numpy") as stored:
-            return int((stored.metadata() or {})["round"])
+            return max(0, int((stored.metadata() or {})["round"]))
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CommandError(f"{file} is damaged ({error}).") from None
 

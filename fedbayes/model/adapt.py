@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from bayes_core.predict.predictor import Predictor
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from bayes_core.predict.metrics import summarise
+from bayes_core.predict.predictor import Predictor
 from client_app.calibrate import calibration
 from client_app.card import Card
 from client_app.prepare import hold_out

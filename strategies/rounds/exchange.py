@@ -175,14 +175,15 @@ def compose(
 
     `said` is what all of them are told: the run's name and UUID, its settings, the round.
     """
-    encoded: dict[int, ArrayRecord] = {}
+    # With the tensor itself: one that was made for a single site would leave its id to the next one's.
+    encoded: dict[tuple[str, int], tuple[Tensor, ArrayRecord]] = {}
     messages = {}
     for site, task in tasks.items():
         records: dict[str, Any] = {}
         for name, tensor in send(site).items():
-            if id(tensor) not in encoded:
-                encoded[id(tensor)] = encode(name, tensor)
-            records[name] = encoded[id(tensor)]
+            if (name, id(tensor)) not in encoded:
+                encoded[name, id(tensor)] = tensor, encode(name, tensor)
+            records[name] = encoded[name, id(tensor)][1]
         messages[site] = Message(
             RecordDict({**records, EXCHANGE: ConfigRecord({**said, **task})}),
             dst_node_id=sites[site].node,

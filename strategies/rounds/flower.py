@@ -73,7 +73,11 @@ class FlowerStrategy(Strategy):
         for number in range(1 - self._method.openings, 1):
             messages = self.configure_train(number, initial_arrays, train_config or ConfigRecord(), grid)
             found, _ = self.aggregate_train(number, grid.send_and_receive(messages, timeout=timeout))
-            initial_arrays = found or initial_arrays
+            if found is None:
+                raise RuntimeError(
+                    f"No usable reply to the exchange before round 1 that {type(self).__name__} begins with."
+                )
+            initial_arrays = found
         return super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
         )
@@ -100,7 +104,9 @@ class FlowerStrategy(Strategy):
         for site, content in self._usable(replies):
             try:
                 metrics = _metrics(content)
-                intake.take(site, int(metrics.get(EXAMPLES, 1)), self._content(content, metrics))
+                if (examples := int(metrics.get(EXAMPLES, 1))) < 1:
+                    raise BadReply(f"{examples} examples instead of at least one")
+                intake.take(site, examples, self._content(content, metrics))
                 said.append(metrics)
             except (BadReply, ValueError, TypeError, KeyError) as error:
                 log.warning("Node %s dropped from round %s: %s", site, server_round, error)

@@ -181,7 +181,7 @@ class Loop:
         return intake.close()
 
     def _step(self, number: int, came: Came) -> None:
-        after = self.method.step(self.state, came)
+        after = self.method.step(self.state, self._seen(number, came))
         if not all(is_finite(tensor) for tensor in (*after.sent.values(), *after.kept.values())):
             beta = getattr(self.method.options, "beta", None)
             raise StrategyError(
@@ -190,6 +190,10 @@ class Loop:
             )
         came.sums.clear()  # as large as all the rest
         self.state = after
+
+    def _seen(self, number: int, came: Came) -> Came:
+        """What of an exchange its method sees."""
+        return came.counting() if self.method.holds(number) else came
 
     def _quorum(self) -> int:
         if self.method.traits.every_site:
@@ -216,7 +220,7 @@ class Loop:
                 clients[upload.site]["uncertainty"] = round(float(upload.report[UNCERTAINTY]), 6)
         for site in came.left_out:
             clients[site]["status"] = "left out"
-        own, of_sites = self.method.describe(self.state, came)
+        own, of_sites = self.method.describe(self.state, self._seen(number, came))
         columns = {
             "round": number,
             "clients_ok": len(came.uploads),

@@ -1,7 +1,7 @@
 """What a run of a method is made of, as plain data: the server's state, uploads, what came of an exchange."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -63,6 +63,10 @@ class Came:
     sums: dict[str, Aggregate] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # sites whose usable uploads do not count
     documents: dict[str, Any] = field(default_factory=dict)  # NAME → JSON that a step leaves for the report
+
+    def counting(self) -> "Came":
+        """Without the uploads that do not count: where uploads are held, those have no tensors."""
+        return replace(self, uploads=[one for one in self.uploads if one.site not in self.left_out])
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,19 @@
-"""Every benchmark can be found, imported and shown. What they measure is asserted nowhere: machines differ."""
+"""Every benchmark can be found, imported and shown. Times are asserted nowhere: machines differ."""
 
 from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+import torch
 from rich.console import Console
+from torch import nn
 
+from benchmarks import bench_bytes
 from benchmarks.__main__ import machine, names, table
-from benchmarks.measure import PREFIX, Measurement
+from benchmarks.measure import PREFIX, Measurement, Options
 from benchmarks.watch import Look, Watched
+from fedbayes.protocol.settings import Settings, defaults
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -19,11 +24,28 @@ def test_the_frame_lists_every_file() -> None:
     assert {"step", "round", "clients", "server", "bytes"} <= set(names())
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_benchmark_has_a_title_and_runs(name: str) -> None:
-    module = import_module(f"benchmarks.{PREFIX}{name}")
-    assert module.TITLE
-    assert callable(module.run)
+def test_the_frame_can_call_each_and_tell_them_apart() -> None:
+    modules = [import_module(f"benchmarks.{PREFIX}{name}") for name in names()]
+    for module in modules:
+        assert get_type_hints(module.run) == {"options": Options, "return": list[Measurement]}
+    titles = [module.TITLE for module in modules]
+    assert all(titles) and len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize(
+    ("method", "down", "up"),
+    [("fedavg", 1, 1), ("local", 1, 0), ("pfedbayes", 2, 2), ("sfedbayes", 3, 3), ("cfedbayes", 2 * 2, 2)],
+)
+@pytest.mark.parametrize(("wire", "bytes_each"), [("float32", 4), ("bfloat16", 2)])
+def test_the_bytes_of_a_round_are_rows_times_weights(
+    method: str, down: int, up: int, wire: str, bytes_each: int
+) -> None:
+    """Each row has numpy's header of 128 bytes; cFedBayes' clients receive both priors."""
+    words = {"method": method, "wire": wire, "local-steps": 1, "batch-size": 4, "optimizer": "sgd"}
+    network, x, y = nn.Linear(8, 3), torch.zeros(4, 8), torch.tensor([0, 1, 2, 0])
+    row = 128 + bytes_each * (8 * 3 + 3)
+    found = bench_bytes.one_round(Settings.parse(defaults() | words), network, x, y)
+    assert found == (down * row, up * row)
 
 
 def test_a_table_shows_values_and_ratios() -> None:

@@ -128,3 +128,9 @@ def test_an_impossible_uncertainty_is_dropped_named_and_counted(federate: Federa
     assert run.said("warning")[0] == (
         "Site 2 dropped from this round: the uncertainty -1.0 instead of a number of at least 0."
     )
+
+
+def test_where_nothing_is_sent_the_run_is_refused_and_leaves_no_folder(federate: Federate) -> None:
+    with pytest.raises(SettingsError, match="with method=local they send nothing"):
+        federate(method="local", aggregation_confidence="weight")
+    assert not federate.latest.folder.exists()  # type: ignore[attr-defined]

@@ -149,3 +149,13 @@ def test_the_command_takes_it_from_the_folder_where_it_is_started(tmp_path: Path
 def test_a_package_that_is_nowhere(federate: Federate) -> None:
     with pytest.raises(StrategyError, match='no module "nowhere"'):
         federate(method="nowhere.to.be.found")
+
+
+def test_a_method_that_holds_uploads_does_not_see_those_that_are_left_out(federate: Federate) -> None:
+    run = federate(method=METHOD, aggregation_confidence=0.25)
+    for number in ("1", "2", "3", "4"):
+        rows = [row for row in run.clients if row["round"] == number]
+        assert sorted(row["status"] for row in rows) == ["left out", "ok", "ok", "ok"]
+        assert [row["examples"] for row in rows if row["status"] == "left out"] == [""]
+        assert all(row["uncertainty"] for row in rows)
+    assert [row["clients_ok"] for row in run.rows[1:]] == ["4"] * 4

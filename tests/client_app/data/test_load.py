@@ -47,10 +47,20 @@ def test_the_second_load_is_a_look_up_and_the_cache_is_bounded(settings, monkeyp
     assert digest(again) == digest(first)
 
 
-@pytest.mark.parametrize("layout", ["labels", "iid", "rotated"])
-@pytest.mark.parametrize("size", ["small", "medium", "large"])
-def test_ten_clients_fit_the_digits(settings, layout: str, size: str) -> None:
-    check(settings(layout=layout, size=size), 10)
+@pytest.mark.parametrize(("layout", "classes"), [("labels", 5), ("iid", 5), ("rotated", 10)])
+@pytest.mark.parametrize(("size", "train", "test"), [("small", 5, 25), ("medium", 10, 20), ("large", 24, 10)])
+def test_ten_clients_fit_the_digits(
+    settings, layout: str, classes: int, size: str, train: int, test: int
+) -> None:
+    """So many examples of a class; a client has five classes, as many examples of any, or all ten turned."""
+    chosen = settings(layout=layout, size=size)
+    clients = [load(chosen, number, 10) for number in range(10)]
+    assert digest(check(chosen, 10)) == digest(clients[0]), "the digits need no agreement"
+    for one in clients:
+        assert (len(one.y_train), len(one.y_test)) == (classes * train, classes * test)
+        assert not set(pictures(one.x_train)) & set(pictures(one.x_test))
+        if layout != "iid":
+            assert sorted(one.y_train.bincount(minlength=10)) == [0] * (10 - classes) + [train] * classes
 
 
 def test_another_seed_is_another_split(settings) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from bayes_core import Gaussian, Point, SpikeSlab, extrapolate, mean
 from bayes_core.families import Family
-from fedbayes.protocol.codec import OFF, Wire, decode, encode
+from fedbayes.protocol.codec import OFF, Wire, decode, encode, record_of
 
 ROWS = ("mu", "rho")
 
@@ -183,3 +183,68 @@ def test_what_does_not_fit_a_sparse_upload_is_said(change: dict, words: str) -> 
 def test_another_format_than_expected_is_said() -> None:
     with pytest.raises(ValueError, match="another type than uint16"):
         Wire(Gaussian(), "bfloat16").decode(Wire(Gaussian()).encode(torch.zeros(2, 3)))
+
+
+# ---------------------------------------------------------------------- tensors that are no distributions
+
+PLAIN = [torch.tensor([1.5, -2.0, 3.0]), torch.arange(6.0).view(2, 3), torch.tensor(7.0), torch.zeros(0, 4)]
+
+
+@pytest.mark.parametrize("name", [*HALF_STEP, "float32"])
+@pytest.mark.parametrize("v", PLAIN, ids=["vector", "matrix", "scalar", "empty"])
+def test_plain_tensors_keep_every_bit_both_ways(name: str, v: torch.Tensor) -> None:
+    wire = Wire(Gaussian(), name, rho_init=-2.5)
+    down, up = wire.send(v, plain=True), wire.leave(v, None)
+    assert list(down) == list(up) == ["values"]
+    assert torch.equal(wire.receive(down), v) and wire.receive(down).shape == v.shape
+    assert torch.equal(wire.arrive(up, None, v.shape), v)
+
+
+def test_plain_tensors_travel_as_float32() -> None:
+    wire = Wire(Point())
+    for v in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones(2, 2).T[0]):
+        assert wire.receive(wire.send(v, plain=True)).dtype == torch.float32
+        assert wire.send(v, plain=True)["values"].numpy().tolist() == v.tolist()
+
+
+def test_what_arrives_is_a_copy_that_can_be_written() -> None:
+    wire, record = Wire(Point()), Wire(Point()).leave(torch.ones(3), None)
+    for tensor in (wire.arrive(record, None, (3,)), wire.receive(record)):
+        tensor.zero_()
+    assert record["values"].numpy().tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("name", [*HALF_STEP, "float32"])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{type(family).__name__}")
+def test_distributions_as_records(name: str, family: Family) -> None:
+    wire, v = Wire(family, name, rho_init=-2.5), typical(family)
+    received = wire.receive(wire.send(v))
+    assert torch.equal(received, wire.decode(wire.encode(v)))
+    back = wire.arrive(wire.leave(received, received), v, v.shape)
+    torch.testing.assert_close(back, v, rtol=1e-4, atol=1e-6 if name == "float32" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros(3, np.float64), r"rows \['values'\] instead of values in float32"),
+        (np.zeros(3, np.float16), "instead of values in float32"),
+        (np.zeros(3, np.int32), "instead of values in float32"),
+        (np.zeros(4, np.float32), r"shape \(4,\) instead of \(3,\)"),
+        (np.zeros((3, 1), np.float32), r"shape \(3, 1\) instead of \(3,\)"),
+        (np.zeros((), np.float32), r"shape \(\) instead of \(3,\)"),
+    ],
+)
+def test_a_plain_upload_that_does_not_fit_is_said(array: np.ndarray, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Wire(Gaussian()).arrive(record_of({"values": array}), None, (3,))
+
+
+def test_one_kind_is_not_taken_for_the_other() -> None:
+    wire, w = Wire(Gaussian()), torch.zeros(2, 3)
+    with pytest.raises(ValueError, match=r"rows \['mu', 'rho'\] instead of values"):
+        wire.arrive(wire.leave(w, w), None, (2, 3))
+    with pytest.raises(ValueError, match=r"rows \['values'\] instead of \['mu', 'rho'\]"):
+        wire.arrive(wire.leave(w, None), w, (2, 3))
+    with pytest.raises(ValueError, match=r"shape \(2, 3\) instead of \(2, 4\)"):
+        wire.arrive(wire.leave(w, w), torch.zeros(2, 4), (2, 4))
