@@ -90,3 +90,25 @@ class Split:
 
     def _sizes(self) -> list[tuple[str, int]]:
         return [(name, shape.numel()) for name, shape in self.shapes.items()]
+
+
+def statistics_of(network: nn.Module) -> Shapes:
+    """Names and shapes of the buffers that can be averaged over clients: real numbers, finite from the start on.
+
+    Batch norm's running mean and variance are such; a causal mask, a counter or a complex rotation is not.
+    """
+    return {
+        name: buffer.shape
+        for name, buffer in network.named_buffers()
+        if buffer.is_floating_point() and bool(buffer.isfinite().all())
+    }
+
+
+def flat_statistics(buffers: Mapping[str, Tensor], shapes: Shapes) -> Tensor:
+    """These buffers as one vector (B,)."""
+    return torch.cat([buffers[name].detach().reshape(-1).float() for name in shapes])
+
+
+def named_statistics(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+    """Back from `flat_statistics`: views into the vector."""
+    return unflatten(flat, shapes)

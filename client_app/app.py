@@ -16,11 +16,12 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from bayes_core.families import is_finite
-from bayes_core.flat import fingerprint
+from bayes_core.flat import buffers_in, fingerprint, flat_statistics, statistics_of
 from client_app import site_log
 from client_app.calibrate import calibration
 from client_app.data import DataError
 from client_app.measure import measure
+from client_app.method import Received
 from client_app.redact import SiteError, redact
 from client_app.site import Participant, is_real, participant, shares_labels, site_name
 from client_app.stages import Departure
@@ -124,10 +125,10 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
     """Evaluate the models if due, then train if asked; the personal state is saved before the reply leaves."""
     said, method, site = message.content[key.EXCHANGE], one.method, one.site
     number = int(said[key.ROUND])  # type: ignore[arg-type]
-    received = {
-        name: one.codec.receive(record).to(site.device)
-        for name, record in message.content.array_records.items()
-    }
+    records = message.content.array_records
+    tensors = {name: one.codec.receive(record).to(site.device) for name, record in records.items()}
+    shares = any(name.endswith(key.STATISTICS) for name in tensors)
+    received = Received.of(tensors, site.network) if shares else tensors
     stored = store.load(before=number)
     state = stored.tensors if stored else method.start(received)
     state = {name: tensor.to(site.device) for name, tensor in state.items()}
@@ -156,8 +157,11 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
             stage.leave(out)
         reply[key.REPORT] = MetricRecord(dict(out.report))
         for name, upload in out.uploads.items() if said[key.UPLOAD] else ():
-            base = received[trained.bases[name]] if name in trained.bases else None
-            reply[name] = one.codec.leave(upload, base)
+            base = trained.bases.get(name)
+            reply[name] = one.codec.leave(upload, None if base is None else received[base])
+            if shares and base is not None:
+                found = flat_statistics(buffers_in(trained.state), statistics_of(site.network))
+                reply[name + key.STATISTICS] = one.codec.leave(found, None)
     if store.notes:
         reply[key.NOTES] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
     return reply

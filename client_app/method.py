@@ -8,21 +8,51 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bayes_core.families import Family
-from bayes_core.flat import buffers_in
+from bayes_core.flat import buffers_in, buffers_of, named_statistics, statistics_of
+from bayes_core.inference.plain import settled
 from bayes_core.likelihoods import likelihood_of
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from fedbayes.protocol.codec import Wire
+from fedbayes.protocol.messages import STATISTICS
 from fedbayes.protocol.settings import Options, Settings
 from fedbayes.protocol.streams import stream
 from fedbayes.protocol.user_code import find_half
 
 Tensors = Mapping[str, Tensor]
+
+
+class Received(dict[str, Tensor]):
+    """What the server sends, by name; beside it, the buffers (batch norm's statistics) that go with each of them."""
+
+    def __init__(self, tensors: Tensors, statistics: Mapping[str, Tensors] = MappingProxyType({})) -> None:
+        super().__init__(tensors)
+        self.statistics = dict(statistics)
+
+    @classmethod
+    def of(cls, tensors: Tensors, network: nn.Module) -> "Received":
+        """From a message, in which they lie side by side."""
+        flat = {name: tensor for name, tensor in tensors.items() if name.endswith(STATISTICS)}
+        shapes = statistics_of(network) if flat else {}
+        named = {name.removesuffix(STATISTICS): named_statistics(v, shapes) for name, v in flat.items()}
+        return cls({name: tensor for name, tensor in tensors.items() if name not in flat}, named)
+
+    def only(self, name: str) -> "Received":
+        """One of several distributions, as the only one: `w`."""
+        return Received({"w": self[name]}, {"w": self.statistics[name]} if name in self.statistics else {})
+
+
+def statistics_in(received: Tensors, name: str = "w") -> Tensors:
+    """The buffers that go with a received distribution; none where they are not shared."""
+    return received.statistics.get(name, {}) if isinstance(received, Received) else {}
+
+
 PERSONAL = ("model", "q", "theta")  # what a personal model made of weights is called in a file
 
 
@@ -84,16 +114,28 @@ class ClientMethod(ABC):
     def codec(self) -> Wire:
         return Wire(self.family, self.settings.wire, self.rho_origin)
 
-    def weights(self, v: Tensor, state: Tensors) -> WeightsPredictor:
-        """A distribution over weights as something that predicts, with the buffers in the state."""
-        return WeightsPredictor(self.network, self.family, v, buffers_in(state))
+    def weights(self, v: Tensor, state: Tensors, received: Tensors | None = None) -> WeightsPredictor:
+        """A distribution over weights as something that predicts, with the buffers in the state.
+
+        For a model of the server's, with those that were `received` with `w`, where they are shared.
+        """
+        shared = {} if received is None else statistics_in(received)
+        return WeightsPredictor(self.network, self.family, v, {**buffers_in(state), **shared})
+
+    def first_buffers(self, v: Tensor, received: Tensors) -> dict[str, Tensor]:
+        """Of a client without a past: where buffers are shared, those of its own training data under `v`."""
+        buffers = {**buffers_of(self.network), **statistics_in(received)}
+        if not statistics_in(received):
+            return buffers
+        return settled(self.network, self.family.centre(v), buffers, self.x)
 
     def model_of(self, trained: Trained, received: Tensors) -> Predictor:
         """What a round has made: the personal model, or what is sent where a method has none."""
         sent = {
             trained.bases[name]: upload for name, upload in trained.uploads.items() if name in trained.bases
         }
-        models = self.models(trained.state, {**received, **sent})
+        after = Received({**received, **sent}, getattr(received, "statistics", {}))
+        models = self.models(trained.state, after)
         return models["pm"] if "pm" in models else models["gm"]
 
 

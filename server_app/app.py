@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any
 
@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor, nn
 
 import strategies
-from bayes_core.flat import fingerprint, flatten, shapes_of
+from bayes_core.flat import fingerprint, flat_statistics, flatten, shapes_of, statistics_of
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, SettingsError
@@ -144,6 +144,10 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
             return flatten(_network(settings, one, *words) if words else network)
 
         done, state = 0, loop.method.init(fresh)
+        if settings.buffers == "shared" and loop.method.traits.uploads and (shapes := statistics_of(network)):
+            found = flat_statistics(dict(network.named_buffers()), shapes)
+            named = [name for name in state.sent if name not in loop.method.plain]
+            state = replace(state, statistics=dict.fromkeys(named, found))
     else:
         done, tensors, memory = checkpoint
         state = State.of(tensors, memory["method"])

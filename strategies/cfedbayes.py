@@ -14,9 +14,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from bayes_core import Gaussian, spectral_clusters, symmetric_kl_matrix
 from bayes_core.families import Family
+from bayes_core.server.aggregate import Mean
 from bayes_core.server.clustering import choose_k_with_evidence
 from fedbayes.protocol.settings import FamilyName, Natural, Options
 from fedbayes.protocol.streams import seed_of
@@ -77,7 +79,17 @@ class CFedBayes(SFedBayes):
         found = {
             f"u{label}": self.family.after_extrapolation(total.result()) for label, total in enumerate(sums)
         }
-        return State(found, facts=Clusters(dict(zip(sites, labels, strict=True))).facts())
+        clusters = Clusters(dict(zip(sites, labels, strict=True)))
+        return State(found, facts=clusters.facts(), statistics=self.statistics_of(state, came, labels))
+
+    def statistics_of(self, state: State, came: Came, labels: list[int]) -> dict[str, Tensor]:
+        """The mean of the members' buffers in each cluster, where the network has such."""
+        if "w" not in state.statistics:
+            return {}
+        means = {f"u{label}": Mean(state.statistics["w"]) for label in labels}
+        for upload, label in zip(came.uploads, labels, strict=True):
+            means[f"u{label}"].add(upload.statistics["w"], upload.weight)
+        return {name: total.result() for name, total in means.items()}
 
     # ------------------------------------------------------------------ the rounds
 

@@ -13,11 +13,14 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayes_core.flat import Shapes, buffers_in, buffers_of, shapes_of, unflatten, with_buffers
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
 from bayes_core.inference.update import minibatches
 from bayes_core.likelihoods import Likelihood, categorical
+
+SETTLED = 128  # examples in a batch that only settles statistics
 
 
 @dataclass(frozen=True)
@@ -154,3 +157,29 @@ def nll_gradient(
             value, list(leaves.values()), allow_unused=True, materialize_grads=True
         )
     return value.detach(), torch.cat([part.reshape(-1) for part in gradients])
+
+
+@torch.no_grad()
+def settled(network: nn.Module, theta: Tensor, buffers: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+    """The buffers after the inputs x (n, …) went through the network with weights θ once: their own statistics.
+
+    Batch norm takes the mean over all batches, not the running one, which would still be half of what was there before.
+    """
+    found = {name: buffer.clone() for name, buffer in buffers.items()}
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    counts = {name: buffer.clone() for name, buffer in found.items() if name.endswith("num_batches_tracked")}
+    if not norms or len(x) < 2:
+        return found
+    for buffer in (found[name] for name in counts):
+        buffer.zero_()
+    try:
+        for norm in norms:
+            norm.momentum = None
+        network.train()
+        for batch in x.tensor_split(max(1, len(x) // SETTLED)):
+            functional_call(network, (unflatten(theta, shapes_of(network)), found), (batch,))
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    return found | counts

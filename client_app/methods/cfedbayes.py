@@ -11,7 +11,7 @@ from bayes_core.families import Family
 from bayes_core.flat import buffers_of
 from bayes_core.predict.predictive import outputs
 from bayes_core.predict.predictor import Predictor
-from client_app.method import Tensors, Trained
+from client_app.method import Received, Tensors, Trained, statistics_in
 from client_app.methods.sfedbayes import SFedBayes, SparseOptions
 from fedbayes.protocol.messages import CLUSTER
 from fedbayes.protocol.settings import FamilyName, Options
@@ -32,14 +32,14 @@ class CFedBayes(SFedBayes):
 
     def start(self, received: Tensors) -> dict[str, Tensor]:
         """A client that missed round 0 has no q: it takes the prior that fits its training data."""
-        return self.start_at(received["w"] if "w" in received else received[f"u{self._best_fit(received)}"])
+        return super().start(received if "w" in received else only(received, f"u{self._best_fit(received)}"))
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         if "w" in received:
             return super().train(state, received, server_round)
         nearest = self._nearest(state, received)
         base = f"u{nearest}"
-        trained = super().train(state, {"w": received[base]}, server_round)
+        trained = super().train(state, only(received, base), server_round)
         return replace(trained, report=trained.report | {CLUSTER: nearest}, bases={"w": base})
 
     def recipe(self, server_round: int) -> Recipe:
@@ -51,8 +51,8 @@ class CFedBayes(SFedBayes):
         return usual if server_round else replace(usual, lr_lambda=usual.lr_personal)
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:
-        prior = received["w"] if "w" in received else received[f"u{self._nearest(state, received)}"]
-        return super().models(state, {"w": prior})
+        chosen = "w" if "w" in received else f"u{self._nearest(state, received)}"
+        return super().models(state, only(received, chosen))
 
     def _nearest(self, state: Tensors, received: Tensors) -> int:
         """argmin_k KL(q ‖ u_k)."""
@@ -62,14 +62,19 @@ class CFedBayes(SFedBayes):
 
     def _best_fit(self, received: Tensors) -> int:
         """argmin_k of the training data's NLL under the mean network of u_k."""
-        buffers = buffers_of(self.network)
 
-        def nll(v: Tensor) -> float:
-            theta = self.family.centre(self.family.unconstrain(v))
+        def nll(name: str) -> float:
+            theta = self.family.centre(self.family.unconstrain(received[name]))
+            buffers = {**buffers_of(self.network), **statistics_in(received, name)}
             return float(self.likelihood(outputs(self.network, theta, self.x, buffers), self.y))
 
-        losses = [nll(received[f"u{k}"]) for k in range(len(received))]
+        losses = [nll(f"u{k}") for k in range(len(received))]
         return int(torch.tensor(losses).argmin())
+
+
+def only(received: Tensors, name: str) -> Tensors:
+    """One of the K priors, as the only one."""
+    return received.only(name) if isinstance(received, Received) else {"w": received[name]}
 
 
 METHOD = CFedBayes

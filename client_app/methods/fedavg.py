@@ -9,7 +9,7 @@ from bayes_core.flat import buffers_in, buffers_of, with_buffers
 from bayes_core.inference.optimisers import OptimizerState
 from bayes_core.inference.plain import Term, Weights, train_weights
 from bayes_core.predict.predictor import Predictor
-from client_app.method import ClientMethod, Tensors, Trained
+from client_app.method import ClientMethod, Tensors, Trained, statistics_in
 
 
 class FedAvg(ClientMethod):
@@ -22,7 +22,8 @@ class FedAvg(ClientMethod):
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         v = received["w"]
-        weights = Weights(v, OptimizerState.blank(v, self.settings.optimizer), buffers_in(state))
+        buffers = {**buffers_in(state), **statistics_in(received)}
+        weights = Weights(v, OptimizerState.blank(v, self.settings.optimizer), buffers)
         trained, loss = self.steps(weights, server_round, self.terms(v))
         return Trained(with_buffers({}, trained.buffers), {"w": trained.v}, {"loss": loss})
 
@@ -47,7 +48,7 @@ class FedAvg(ClientMethod):
         )
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:
-        return {"gm": self.weights(received["w"], state)}
+        return {"gm": self.weights(received["w"], state, received)}
 
 
 METHOD = FedAvg

@@ -40,11 +40,9 @@ class PFedBayes(ClientMethod):
         return self.options.rho_init
 
     def start(self, received: Tensors) -> dict[str, Tensor]:
-        return self.start_at(received["w"])
-
-    def start_at(self, w: Tensor) -> dict[str, Tensor]:
-        start = ClientState.start(self.family.unconstrain(w), self.network, self.settings.optimizer)
-        return start.state_dict()
+        w = self.family.unconstrain(received["w"])
+        start = ClientState.start(w, self.network, self.settings.optimizer)
+        return replace(start, buffers=self.first_buffers(w, received)).state_dict()
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         w = received["w"]
@@ -83,7 +81,7 @@ class PFedBayes(ClientMethod):
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:
         gm = self.family.unconstrain(received["w"])
-        return {"pm": self.weights(state["q"], state), "gm": self.weights(gm, state)}
+        return {"pm": self.weights(state["q"], state), "gm": self.weights(gm, state, received)}
 
 
 METHOD = PFedBayes

@@ -12,6 +12,10 @@ NOTES = "notes"  # sentences about the site's own files
 COUNTS = "counts"  # binned counts for the report
 RESERVED = frozenset((HELLO, EXCHANGE, REPORT, NOTES, COUNTS, "pm", "gm", "nonzero", "temperature"))
 
+STATISTICS = (
+    ".statistics"  # a further record NAME.statistics: the buffers that go with a distribution or an upload
+)
+
 # of HELLO as the coordinator says it, and of EXCHANGE
 VERSION = "version"
 SETTINGS = "settings"  # JSON: every setting of the run

@@ -133,6 +133,7 @@ class Settings(BaseModel):
     lr_global: Positive
     adam_beta2: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
 
+    buffers: Annotated[Literal["shared", "local"], takes("shared or local")]
     wire: Annotated[Literal["float32", "bfloat16", "float16"], takes("float32, bfloat16 or float16")]
     aggregation_confidence: Annotated[
         str,

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, RecordDict
+from torch import Tensor
 
 from bayes_core.families import is_finite
+from bayes_core.server.aggregate import Mean
 from fedbayes.protocol.codec import Wire
-from fedbayes.protocol.messages import REPORT
+from fedbayes.protocol.messages import REPORT, STATISTICS
 from strategies.rounds.replies import BadReply
 from strategies.rounds.roster import Site
 from strategies.rounds.stages import Arrival, Stage
@@ -57,6 +59,8 @@ class Intake:
                 raise BadReply(f"unreadable arrays ({error})") from None
             if words := self._problem(arrival, name):
                 raise BadReply(words)
+            if part.into in self.state.statistics:
+                arrival.statistics[name] = self._statistics(content, name, part.into)
         self._pass(arrival, 0)
         self.came.uploads.append(arrival.upload)
 
@@ -76,17 +80,39 @@ class Intake:
             return self.method.family.problem(arrival.tensors[name])
         return None if is_finite(arrival.tensors[name]) else "values that are not finite"
 
+    def _statistics(self, content: RecordDict, name: str, into: str) -> Tensor:
+        """The buffers that go with an upload, or BadReply."""
+        record, shape = content.get(name + STATISTICS), tuple(self.state.statistics[into].shape)
+        if not isinstance(record, ArrayRecord):
+            raise BadReply(f'no arrays named "{name}{STATISTICS}"')
+        try:
+            found = self.codec.arrive(record, None, shape)
+        except Exception as error:
+            raise BadReply(f"unreadable statistics ({error})") from None
+        if not is_finite(found):
+            raise BadReply("statistics that are not finite")
+        return found
+
     def _whole(self, upload: Upload) -> Upload:
         """With its tensors, where uploads are held."""
         held = self.held.get(upload.site)
-        return replace(upload, weight=held.weight, parts=held.tensors) if held else upload
+        return (
+            replace(upload, weight=held.weight, parts=held.tensors, statistics=held.statistics)
+            if held
+            else upload
+        )
 
     def _pass(self, arrival: Arrival, position: int) -> None:
         """On through the stages from this one on, each of which may hold it back for a while, or for good."""
         if position < len(self.stages):
             for one in self.stages[position].arrive(arrival):
                 self._pass(one, position + 1)
-        elif self.method.holds(self.came.number):
+            return
+        for name, found in arrival.statistics.items():
+            into = arrival.expected[name].into
+            total = self.came.statistics.setdefault(into, Mean(self.state.statistics[into]))
+            total.add(found, arrival.weight)
+        if self.method.holds(self.came.number):
             self.held[arrival.upload.site] = arrival
         else:
             for name, tensor in arrival.tensors.items():

@@ -8,7 +8,7 @@ Flower's ready-made loop is not used: it spends two exchanges per round, and hol
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, Message
@@ -18,13 +18,13 @@ from torch import Tensor
 from bayes_core.families import is_finite
 from bayes_core.predict.metrics import tally_lengths
 from fedbayes.protocol.codec import Wire
-from fedbayes.protocol.messages import CLOSING, NOTES, ROUND, UNCERTAINTY
+from fedbayes.protocol.messages import CLOSING, NOTES, ROUND, STATISTICS, UNCERTAINTY
 from fedbayes.protocol.settings import Settings
 from strategies.rounds.evidence import evidence
 from strategies.rounds.exchange import Exchange, Task, compose, sample, tasks_of
 from strategies.rounds.intake import Intake
 from strategies.rounds.measures import Columns, measure
-from strategies.rounds.method import ServerMethod
+from strategies.rounds.method import ServerMethod, sent_to
 from strategies.rounds.replies import BadReply
 from strategies.rounds.roster import Roster, StrategyError
 from strategies.rounds.stages import stages_of
@@ -153,10 +153,10 @@ class Loop:
         said: dict[str, str | int | bool] = {**self.identity, ROUND: number, CLOSING: closing}
 
         def encode(name: str, tensor: Tensor) -> ArrayRecord:
-            return self.codec.send(tensor, name in method.plain)
+            return self.codec.send(tensor, name in method.plain or name.endswith(STATISTICS))
 
         messages = compose(
-            lambda site: method.send(state, site), encode, tasks, said, self.roster.sites, timeout
+            lambda site: sent_to(method, state, site), encode, tasks, said, self.roster.sites, timeout
         )
         self.exchange = Exchange(messages, timeout)
 
@@ -188,8 +188,12 @@ class Loop:
                 f"Round {number}: the server's step left the finite numbers (beta={beta}); everything before it is "
                 "saved."
             )
+        averages = {into: total.result() for into, total in came.statistics.items()}
+        statistics = {**self.state.statistics, **averages, **after.statistics}
+        self.state = replace(
+            after, statistics={name: statistics[name] for name in after.sent if name in statistics}
+        )
         came.sums.clear()  # as large as all the rest
-        self.state = after
 
     def _seen(self, number: int, came: Came) -> Came:
         """What of an exchange its method sees."""
@@ -249,7 +253,9 @@ class Loop:
 
     def _checkpoint(self, journal: Journal, row: Row, closed: bool) -> None:
         """The state after a round, with what the next one needs to know of it."""
-        tensors = {**self.state.sent, **{KEPT + name: tensor for name, tensor in self.state.kept.items()}}
+        state = self.state
+        tensors = {**state.sent, **{KEPT + name: tensor for name, tensor in state.kept.items()}}
+        tensors |= {name + STATISTICS: tensor for name, tensor in state.statistics.items()}
         memory = {
             "round": row.columns["round"],
             "row": row.columns,

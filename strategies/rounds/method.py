@@ -15,6 +15,7 @@ from bayes_core import extrapolate
 from bayes_core.families import Family
 from bayes_core.server.aggregate import Aggregate, Mean
 from fedbayes.protocol.columns import Column
+from fedbayes.protocol.messages import STATISTICS
 from fedbayes.protocol.settings import NonNegative, Options, Settings, SettingsError, takes
 from strategies.rounds.flower import FlowerStrategy
 from strategies.rounds.state import Came, Fresh, Part, State, Traits
@@ -103,3 +104,14 @@ class ServerMethod(FlowerStrategy):
     def describe(self, state: State, came: Came) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """The method's own columns after a step: of the round, and of each site."""
         return {}, {}
+
+
+def sent_to(method: ServerMethod, state: State, site: str) -> dict[str, Tensor]:
+    """What a site receives, with the statistics of those distributions that have such, as NAME.statistics."""
+    sent = dict(method.send(state, site))
+    if state.statistics:
+        names = {id(tensor): name for name, tensor in state.sent.items()}
+        owners = {name: names.get(id(tensor), "") for name, tensor in sent.items()}
+        found = {name: state.statistics[of] for name, of in owners.items() if of in state.statistics}
+        sent |= {name + STATISTICS: tensor for name, tensor in found.items()}
+    return sent

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from bayes_core.server.aggregate import Aggregate
+from bayes_core.server.aggregate import Aggregate, Mean
+from fedbayes.protocol.messages import STATISTICS
 from strategies.rounds.roster import Site
 
 KEPT = "kept/"  # how tensors that stay at the server are called in a checkpoint
@@ -20,13 +21,21 @@ class State:
     sent: Mapping[str, Tensor]  # what sites receive, by name
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # what stays at the server
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON
+    # The buffers (B,) that go with what is sent, by the same names, where the network has such (batch norm).
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "State":
         """From a checkpoint."""
-        sent = {name: tensor for name, tensor in tensors.items() if not name.startswith(KEPT)}
-        kept = {name.removeprefix(KEPT): tensor for name, tensor in tensors.items() if name.startswith(KEPT)}
-        return cls(sent, kept, facts)
+        sent, kept, statistics = {}, {}, {}
+        for name, tensor in tensors.items():
+            if name.startswith(KEPT):
+                kept[name.removeprefix(KEPT)] = tensor
+            elif name.endswith(STATISTICS):
+                statistics[name.removesuffix(STATISTICS)] = tensor
+            else:
+                sent[name] = tensor
+        return cls(sent, kept, facts, statistics)
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,7 @@ class Upload:
     parts: Mapping[str, Tensor] = field(
         default_factory=dict
     )  # empty where uploads are added up and forgotten
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)  # the buffers that go with the parts
 
 
 @dataclass
@@ -61,6 +71,7 @@ class Came:
     sites: Mapping[str, Site] = field(default_factory=dict)  # all that take part in the run
     uploads: list[Upload] = field(default_factory=list)
     sums: dict[str, Aggregate] = field(default_factory=dict)
+    statistics: dict[str, Mean] = field(default_factory=dict)  # the mean of the buffers that go with each sum
     left_out: list[str] = field(default_factory=list)  # sites whose usable uploads do not count
     documents: dict[str, Any] = field(default_factory=dict)  # NAME → JSON that a step leaves for the report
 

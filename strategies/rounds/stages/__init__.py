@@ -24,6 +24,7 @@ class Arrival:
     upload: Upload
     expected: Mapping[str, Part]  # by name: what each tensor is a change of, and where it goes
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # the buffers that go with them
     weight: float = 1.0
 
 
