@@ -14,7 +14,11 @@ from fedbayes.launch.plan import absolute, find_run, parse_words
 from fedbayes.protocol.settings import NAME, defaults
 
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A personal model: its file, its folder, or RUN/SITE.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A personal model: its file, its folder, or RUN/SITE; RUN/global is the one of all.",
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write into.")]
 Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
@@ -59,10 +63,10 @@ def predict(
     seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
 ) -> None:
     """Class, probability and uncertainty of new examples, or number, sd and 90 % interval, as CSV."""
-    from fedbayes.model.personal import find_personal
+    from fedbayes.model.find import find_model
     from fedbayes.model.predict import predict_file
 
-    personal = find_personal(model, states(words or ()))
+    personal = find_model(model, out_dir(words or ()))
     table, said = predict_file(personal, data, abstain, samples, seed)
     if out is None:
         sys.stdout.write(table)
@@ -84,9 +88,9 @@ def export(
 ) -> None:
     """The posterior-mean network as a PyTorch state dict and as ONNX; of a sparse model the pruned one too."""
     from fedbayes.model.export import export_files
-    from fedbayes.model.personal import find_personal
+    from fedbayes.model.find import find_model
 
-    personal = find_personal(model, states(words or ()))
+    personal = find_model(model, out_dir(words or ()))
     with writing(out):
         export_files(personal, out, test, threshold, Console())
 
@@ -100,9 +104,9 @@ def writing(out: Path) -> Iterator[None]:
         raise CommandError(f"{out} cannot be written ({error.strerror or error}).") from None
 
 
-def states(words: Sequence[str]) -> Path:
-    """Where simulated clients keep their models."""
+def out_dir(words: Sequence[str]) -> Path:
+    """Where the runs are."""
     values = parse_words(words)
     if unknown := [key for key in values if key != "out-dir"]:
         raise CommandError(f'This command takes only out-dir=…, not "{unknown[0]}".')
-    return absolute(values.get("out-dir", defaults()["out-dir"])) / "state"
+    return absolute(values.get("out-dir", defaults()["out-dir"]))

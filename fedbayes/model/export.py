@@ -67,9 +67,11 @@ def export(
     return written
 
 
-def export_files(model: Path, out: Path, test: str | None, threshold: float, console: Console) -> None:
+def export_files(
+    personal: PersonalModel, out: Path, test: str | None, threshold: float, console: Console
+) -> None:
     """Export a model and show what was written."""
-    personal, tested = PersonalModel.load(model), None
+    tested = None
     if test:
         examples = personal.read(test)
         tested = examples.x, labels(examples)

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bayes_core.flat import named_statistics, statistics_of
 from bayes_core.predict.predictor import WeightsPredictor
 from client_app.card import Card
-from client_app.method import ClientMethod, load
+from client_app.method import ClientMethod, Received, load
 from fedbayes.errors import CommandError, ModelError
 from fedbayes.launch.plan import run_config
 from fedbayes.model.inputs import NewExamples, read_examples
@@ -19,8 +20,9 @@ from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from server_app.stored import load_checkpoint
-from strategies import StrategyError
+from strategies import ServerMethod, StrategyError
 from strategies import load as load_server
+from strategies.rounds.method import sent_to
 from strategies.rounds.state import State
 
 FIXED = ("method", "family", "model", "lambda-init", "noise")  # what the weights mean
@@ -57,8 +59,8 @@ class Finished:
             ) from None
         return cls(settings, uuid, inputs, agreement, State.of(tensors, memory.get("method", {})))
 
-    def received(self, site: str) -> dict[str, Tensor]:
-        """What the server would send to a site, be it a new one; ModelError where that is nothing."""
+    def server(self) -> ServerMethod:
+        """The server's half of the run's method; ModelError where it has no global model."""
         try:
             found = load_server(self.settings.method)
         except StrategyError as error:
@@ -67,8 +69,11 @@ class Finished:
             raise ModelError(
                 f"The run {self.settings.run_name} used {found.title}: {found.idea}; it has no global model."
             )
-        options = found.reads.parse(self.settings.as_config())
-        return dict(found(options, seed=self.settings.seed).send(self.state, site))
+        return found(found.reads.parse(self.settings.as_config()), seed=self.settings.seed)
+
+    def received(self, site: str) -> Received:
+        """What the server would send to a site, be it a new one."""
+        return Received.of(sent_to(self.server(), self.state, site), self.network(self.agreement))
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -76,10 +81,13 @@ class Finished:
 
     def method(self, x: Tensor, y: Tensor, site: str, agreement: Agreement | None = None) -> ClientMethod:
         """The client's half of the run's method, with someone's training data, scaled by their agreement."""
-        settings, agreement = self.settings, agreement or self.agreement
-        noise = agreement.scaled_noise(settings.noise_level)
-        network = build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
-        return load(settings.method)(settings, network, x, y, site, torch.device("cpu"))
+        network = self.network(agreement or self.agreement)
+        return load(self.settings.method)(self.settings, network, x, y, site, torch.device("cpu"))
+
+    def network(self, agreement: Agreement) -> nn.Module:
+        """As the run's sites have it."""
+        settings, noise = self.settings, agreement.scaled_noise(self.settings.noise_level)
+        return build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
 
     def read(self, source: str) -> NewExamples:
         """A site's examples, in their own units."""
@@ -98,6 +106,22 @@ class Finished:
                 f'The run {self.settings.run_name} has no distribution "{name}"; it has {known}.'
             )
         card = Card.of(method, self.settings.run_name, "", self.agreement)
+        shapes = statistics_of(method.network)
         buffers = dict(method.network.named_buffers())
+        if name in self.state.statistics:
+            buffers |= named_statistics(self.state.statistics[name], shapes)
         v = method.family.unconstrain(self.tensors[name])
         return PersonalModel(card, WeightsPredictor(method.network, method.family, v, buffers))
+
+    def global_model(self, which: str = "") -> PersonalModel:
+        """The model that all clients share; of several, one by its number or name."""
+        plain, run = self.server().plain, self.settings.run_name
+        names = {name.removeprefix("u"): name for name in self.tensors if name not in plain}
+        if len(names) == 1 and not which:
+            return self.model(*names.values())
+        if which not in names:
+            several = (
+                ", ".join(f"{run}/global-{name}" for name in names) if len(names) > 1 else f"{run}/global"
+            )
+            raise ModelError(f'The run {run} has no global model "{which}"; there is {several}.')
+        return self.model(names[which])

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -27,10 +26,9 @@ OF_NUMBERS = (
 
 
 def predict_file(
-    model: Path, data: str, abstain: float = 0.0, samples: int | None = None, seed: int = 0
+    personal: PersonalModel, data: str, abstain: float = 0.0, samples: int | None = None, seed: int = 0
 ) -> tuple[str, str]:
     """The CSV with one row for each example that is answered, and a sentence on what was done."""
-    personal = PersonalModel.load(model)
     inputs = personal.read(data)
     if not personal.classes:
         return _numbers(personal.forecast(inputs.x, samples, seed), inputs, abstain)

@@ -86,7 +86,7 @@ def test_the_model_that_was_measured_is_the_one_that_predicts(federate: Federate
     row = next(row for row in run.clients if row["round"] == "4" and row["site"] == "0")
     assert accuracy == pytest.approx(float(row["pm_accuracy"]), abs=1e-6)
     np.savez(tmp_path / "new.npz", x=((data.x_test + 1) * 8).numpy().astype(np.uint8))
-    table, said = predict_file(folder, str(tmp_path / "new.npz"))
+    table, said = predict_file(model, str(tmp_path / "new.npz"))
     assert len(table.splitlines()) == 1 + len(data.x_test) and "answered" in said
     with pytest.raises(ModelError, match="no distributions over a network's weights"):
         export(model, tmp_path / "out")
