@@ -189,7 +189,7 @@ class Loop:
                 "saved."
             )
         averages = {into: total.result() for into, total in came.statistics.items()}
-        statistics = {**after.statistics, **averages}
+        statistics = {**self.state.statistics, **after.statistics, **averages}
         self.state = replace(
             after, statistics={name: statistics[name] for name in after.sent if name in statistics}
         )

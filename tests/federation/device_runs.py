@@ -1,0 +1,71 @@
+"""Runs federations on the strict device and on the CPU, and prints as JSON whether both gave the same figures.
+
+    python device_runs.py FOLDER '{"name": {"method": …}, …}' [BREAK]
+
+With BREAK, the clients' data is left on the CPU: every run must fail.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import strict_device
+import torch
+from harness import SMALL, Outcome
+from inprocess import Clock, InProcessGrid
+
+from client_app import method, site
+from fedbayes.protocol import streams
+from fedbayes.protocol.settings import Settings, defaults
+from server_app import app as server
+from strategies.rounds import exchange, roster
+
+torch.set_num_threads(1)
+roster.SETTLE = 0.0
+exchange.time = Clock()  # type: ignore[assignment]
+
+
+def stream(*words: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    kind = strict_device.Generator if torch.device(device).type == "npux" else torch.Generator
+    return kind().manual_seed(streams.seed_of(*words))
+
+
+def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> Outcome:
+    method.stream = stream
+    site.find_device = lambda wanted: device
+    site.forget()
+    config = (
+        defaults()
+        | SMALL
+        | {"out-dir": str(folder / device.type), "run-name": name, "compile": False}
+        | words
+    )
+    settings = Settings.parse(config)
+    outcome = Outcome(folder / device.type / name)
+    server.emit = lambda event, **said: outcome.events.append({"event": event, **said})
+    grid = InProcessGrid({}, 3)
+    for context in grid.contexts.values():
+        context.run_config = settings.as_config()
+    server.run(grid, settings)
+    return outcome
+
+
+def main() -> None:
+    folder, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
+    if len(sys.argv) > 3:
+        site._moved = lambda data, device: data
+    found: dict[str, Any] = {}
+    for name, words in cases.items():
+        try:
+            with strict_device.StrictMode():
+                strict = run(name, folder, strict_device.DEVICE, words)
+            plain = run(name, folder, torch.device("cpu"), words)
+            found[name] = {"same": strict.metrics == plain.metrics, "warnings": strict.said("warning")}
+        except Exception as error:
+            found[name] = {"error": str(error)}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

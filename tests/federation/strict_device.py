@@ -1,0 +1,118 @@
+"""A device "npux", made of CPU tensors, that treats the program as a GPU does.
+
+It refuses to mix its tensors with those of the CPU (but for single numbers), takes generators of its own only, and has
+no `.numpy()`. What runs on it runs on a real accelerator, as far as the program is concerned; its arithmetic is the
+CPU's, so the figures are the same to the digit. It changes torch for good: use it in a process of its own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+_setup_privateuseone_for_python_backend("npux")
+DEVICE = torch.device("npux", 0)
+COPIES = {"_to_copy", "copy_", "copy"}
+INDEXING = {"index", "index_put_", "index_put"}  # a GPU takes indices from the CPU
+_seeds: set[int] = set()  # of the generators of this device
+
+
+class Generator(torch.Generator):
+    """A generator of the device: torch has none for one made in Python."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return DEVICE
+
+    def manual_seed(self, seed: int) -> "Generator":
+        _seeds.add(seed)
+        super().manual_seed(seed)
+        return self
+
+
+class StrictTensor(torch.Tensor):
+    """A tensor of the device, around one of the CPU."""
+
+    raw: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, raw: torch.Tensor) -> "StrictTensor":
+        made: StrictTensor = torch.Tensor._make_wrapper_subclass(
+            cls, raw.shape, strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device=DEVICE
+        )  # fmt: skip
+        made.raw = raw
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"StrictTensor({self.raw})"
+
+    def tolist(self) -> Any:
+        return self.raw.tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _dispatch(function, args, kwargs or {})
+
+
+class StrictMode(TorchDispatchMode):
+    """Where it is on, tensors can be made on the device."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _dispatch(function, args, kwargs or {})
+
+
+def _dispatch(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    name = function.overloadpacket.__name__
+    flat, _ = pytree.tree_flatten((args, dict(kwargs)))
+    ours = [one for one in flat if isinstance(one, StrictTensor)]
+    wanted = torch.device(kwargs["device"]).type if kwargs.get("device") is not None else None
+    if name == "is_pinned":
+        return False
+    _refuse_mixtures(name, flat, ours, wanted)
+    raw_args, raw_kwargs = pytree.tree_map(
+        lambda one: one.raw if isinstance(one, StrictTensor) else one, (args, dict(kwargs))
+    )
+    if wanted is not None:
+        raw_kwargs["device"] = torch.device("cpu")
+    out = function(*raw_args, **raw_kwargs)
+    leaves = wanted == "cpu" or (name == "copy_" and not isinstance(args[0], StrictTensor))
+    if name == "_local_scalar_dense" or leaves or not (ours or wanted == "npux"):
+        return out
+    known = {id(one.raw): one for one in ours}  # an operation in place gives its own tensor back
+
+    def wrapped(one: Any) -> Any:
+        if not isinstance(one, torch.Tensor) or isinstance(one, StrictTensor):
+            return one
+        return known[id(one)] if id(one) in known else StrictTensor(one)
+
+    return pytree.tree_map(wrapped, out)
+
+
+def _refuse_mixtures(name: str, flat: list[Any], ours: list[StrictTensor], wanted: str | None) -> None:
+    here = bool(ours) or wanted == "npux"
+    for generator in (one for one in flat if isinstance(one, torch.Generator)):
+        if here != (generator.initial_seed() in _seeds):
+            raise RuntimeError(f"{name}: a generator of another device than the tensor's")
+    foreign = [
+        one
+        for one in flat
+        if isinstance(one, torch.Tensor) and not isinstance(one, StrictTensor) and one.dim() > 0
+    ]
+    if ours and foreign and name not in COPIES | INDEXING:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found npux:0 and cpu! ({name})"
+        )
+
+
+_tensor = torch.tensor
+
+
+def _tensor_on(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+    made = _tensor(data, *args, **kwargs)
+    return made.to(device) if device is not None and torch.device(device).type == "npux" else made
+
+
+torch.tensor = _tensor_on

@@ -1,0 +1,56 @@
+"""Every method on a device that is not the CPU: the strict one, which treats the program as a GPU does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbayes.launch.app_bundle import methods
+
+NUMBERS = {"dataset": "diabetes", "layout": "iid", "size": "large", "model": "mlp"}
+CASES: dict[str, dict[str, Any]] = {
+    **{method: {"method": method} for method in methods()},
+    **{f"{method}, numbers": {"method": method, **NUMBERS} for method in methods()},
+    "sparse clusters": {"method": "cfedbayes", "clusters": 2, "family": "spike-slab"},
+    "sgd": {"optimizer": "sgd", "lr-personal": 1e-5, "lr-global": 1e-5},
+    "16 bits": {"method": "sfedbayes", "wire": "bfloat16"},
+    "moments": {"aggregation": "moments", "beta": 1.5},
+    "temperature": {"validation-fraction": 0.3, "temperature-scaling": True},
+    "confidence": {"aggregation-confidence": "weight"},
+    "fixed noise": {**NUMBERS, "noise": 50.0},
+    "batch norm": {"model": "device_networks:normed"},
+    "dropout": {"model": "device_networks:dropped"},
+    "sampled": {"clients-per-round": 2},
+}
+
+
+def runs(folder: Path, cases: dict[str, Any], *words: str) -> dict[str, Any]:
+    here = Path(__file__).parent
+    named = {str(number): settings for number, settings in enumerate(cases.values())}
+    done = subprocess.run(
+        [sys.executable, here / "device_runs.py", folder, json.dumps(named), *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(here.parents[1]), str(here)))},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return dict(zip(cases, found.values(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return runs(tmp_path_factory.mktemp("device"), CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_figures_are_those_of_the_cpu(found: dict[str, Any], case: str) -> None:
+    assert found[case] == {"same": True, "warnings": []}
+
+
+def test_data_that_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:
+    broken = runs(tmp_path, {"pfedbayes": {}, "fedavg": {"method": "fedavg"}}, "BREAK")
+    assert all("npux:0 and cpu" in one["error"] for one in broken.values())
