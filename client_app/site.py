@@ -19,7 +19,7 @@ from client_app.stages import Stage, stages_of
 from fedbayes.protocol.agreement import Agreement, Claim
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.models import build
-from fedbayes.protocol.settings import DATASET_NAME, NAME, RESERVED_RUN_NAMES, Settings
+from fedbayes.protocol.settings import DATASET_NAME, DEVICE, NAME, RESERVED_RUN_NAMES, Settings
 from fedbayes.protocol.streams import stream
 
 SIMULATED = "partition-id"  # Flower's simulation tells a client only this
@@ -111,6 +111,10 @@ def find_site(config: Mapping[str, Any], settings: Settings, agreement: Agreemen
     name = site_name(config, settings)
     states = config.get("state-dir")
     changes: dict[str, object] = {"run_name": "", "resume": False, "rounds": 1, "eval_every": 1}
+    if "device" in config:
+        changes["device"] = str(config["device"])
+        if not DEVICE.fullmatch(str(config["device"])):
+            raise SiteError("The node's configuration takes device: auto, cpu, cuda, cuda:N or mps.")
     if is_real(config):
         if not states:
             raise SiteError("The node's configuration takes state-dir: a folder for the personal model.")

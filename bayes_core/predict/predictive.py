@@ -16,7 +16,8 @@ from bayes_core.families import Family, Noise
 from bayes_core.fast.mirrored import is_chain, outputs_of_all
 from bayes_core.flat import shapes_of, unflatten
 
-CHUNK = 128  # examples at a time: bounds memory, and the outputs of convolutions stay in the cache
+CHUNK = 128  # examples at a time: bounds memory, and on a CPU the outputs of convolutions stay in the cache …
+CHUNK_ELSEWHERE = 2048  # … but a GPU waits for every operation to be started, so there are few of them
 CHUNK_OF_CHAINS = 2048  # one product per layer gains from size
 BLOCK = 2**24  # sampled weights at a time: bounds it, whatever the number of samples
 
@@ -26,7 +27,8 @@ def outputs(network: nn.Module, theta: Tensor, x: Tensor, buffers: Mapping[str, 
     """What the plain network with weights θ says, in evaluation mode."""
     network.eval()
     state = (unflatten(theta, shapes_of(network)), dict(buffers))
-    return torch.cat([functional_call(network, state, (chunk,)) for chunk in torch.split(x, CHUNK)])
+    size = CHUNK if x.device.type == "cpu" else CHUNK_ELSEWHERE
+    return torch.cat([functional_call(network, state, (chunk,)) for chunk in torch.split(x, size)])
 
 
 def draw_outputs(

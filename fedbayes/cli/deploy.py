@@ -75,6 +75,9 @@ def site(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The site's name (that of the folder unless given).")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:N or mps, whatever the run says.")
+    ] = None,
 ) -> None:
     """Start a site: Flower's SuperNode, with DIR from `fedbayes keys`. Words after -- go to Flower.
 
@@ -90,5 +93,6 @@ def site(
         data=data if data is None or FUNCTION.fullmatch(data) else str(Path(data).resolve()),
         share=share,
         log_file=log_file.resolve() if log_file else None,
+        device=device,
     )
     start(folder, at, config, context.args)

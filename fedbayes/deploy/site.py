@@ -14,7 +14,7 @@ from fedbayes.deploy.keys import CA_CERTIFICATE, SITE_KEY
 from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import toml_value
 from fedbayes.launch.flower import environment, free_port, program
-from fedbayes.protocol.settings import NAME
+from fedbayes.protocol.settings import DEVICE, NAME
 
 FLEET_PORT = 9092
 REFUSED = (
@@ -32,6 +32,7 @@ class SiteConfig:
     data: str | Path | None = None  # a file, a folder or a function
     share: str | None = None
     log_file: Path | None = None
+    device: str | None = None  # instead of the run's
 
     def node_config(self) -> str:
         """As Flower takes it: key=value words, the values in TOML."""
@@ -45,6 +46,10 @@ class SiteConfig:
             values["data-path"] = str(self.data)
         if self.log_file is not None:
             values["log-file"] = str(self.log_file)
+        if self.device is not None:
+            if not DEVICE.fullmatch(self.device):
+                raise CommandError(f'--device takes auto, cpu, cuda, cuda:N or mps, not "{self.device}".')
+            values["device"] = self.device
         return " ".join(f"{key}={toml_value(value)}" for key, value in values.items())
 
 

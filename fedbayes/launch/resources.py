@@ -5,6 +5,8 @@ import os
 
 from fedbayes.protocol.settings import Settings
 
+MEMORY_OF_A_WORKER = 2 * 2**30
+
 
 def cpus() -> int:
     """The CPUs this process may use, which in a container or a batch job are fewer than there are."""
@@ -20,6 +22,13 @@ def gpus(settings: Settings) -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def room(device: int) -> int:
+    """How many workers a CUDA device has memory for; each has a context of its own beside its tensors."""
+    import torch
+
+    return max(1, int(torch.cuda.get_device_properties(device).total_memory // MEMORY_OF_A_WORKER))
 
 
 def client_resources(settings: Settings, clients: int) -> tuple[dict[str, int | float], dict[str, str]]:
@@ -38,6 +47,7 @@ def client_resources(settings: Settings, clients: int) -> tuple[dict[str, int | 
     if settings.device.startswith("cuda:"):
         # Ray would show each worker its own GPU as cuda:0, and cuda:1 would not exist there.
         return config, {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-    workers_per_device = math.ceil(total // settings.threads / devices)
+    # 64 cores and one GPU must not become 64 contexts on it.
+    workers_per_device = min(math.ceil(total // settings.threads / devices), *map(room, range(devices)))
     share = 1 if workers_per_device == 1 else math.floor(10_000 / workers_per_device) / 10_000
     return config | {"client-resources-num-gpus": share, "init-args-num-gpus": devices}, {}

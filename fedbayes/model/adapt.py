@@ -5,7 +5,7 @@ one under which its training data are likeliest) is its prior in every round.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from bayes_core.predict.metrics import summarise
-from bayes_core.predict.predictor import Predictor
+from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from client_app.calibrate import calibration
 from client_app.card import Card
 from client_app.prepare import hold_out
@@ -43,10 +43,15 @@ class Adapted:
     cluster: int | None
 
     def personal(self) -> PersonalModel:
-        return PersonalModel(self.card, self.model, float(self.state.get("temperature", 1.0)))
+        """As its file will give it."""
+        return PersonalModel.of(self.card, {name: tensor.cpu() for name, tensor in self.file().items()})
 
     def start(self) -> PersonalModel | None:
-        return PersonalModel(self.card, self.prior) if self.prior else None
+        if not isinstance(self.prior, WeightsPredictor):
+            return None
+        buffers = {name: buffer.cpu() for name, buffer in self.prior.buffers.items()}
+        weights = replace(self.prior, network=self.card.network(), v=self.prior.v.cpu(), buffers=buffers)
+        return PersonalModel(self.card, weights)
 
     def file(self) -> dict[str, Tensor]:
         """The state, with the model where that is made from what the server sends."""
@@ -70,6 +75,8 @@ def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
     )
     received = run.received(site)
     method = run.method(x, y, site, agreement)
+    if validation is not None:
+        validation = validation[0].to(method.device), validation[1].to(method.device)
     state = method.start(received)
     if "pm" not in method.models(state, received):
         raise ModelError(

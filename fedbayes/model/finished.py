@@ -12,6 +12,7 @@ from bayes_core.flat import named_statistics, statistics_of
 from bayes_core.predict.predictor import WeightsPredictor
 from client_app.card import Card
 from client_app.method import ClientMethod, Received, load
+from client_app.site import find_device
 from fedbayes.errors import CommandError, ModelError
 from fedbayes.launch.plan import run_config
 from fedbayes.model.inputs import NewExamples, read_examples
@@ -73,7 +74,10 @@ class Finished:
 
     def received(self, site: str) -> Received:
         """What the server would send to a site, be it a new one."""
-        return Received.of(sent_to(self.server(), self.state, site), self.network(self.agreement))
+        device = find_device(self.settings.device)
+        sent = sent_to(self.server(), self.state, site)
+        moved = {name: tensor.to(device) for name, tensor in sent.items()}
+        return Received.of(moved, self.network(self.agreement))
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -81,8 +85,9 @@ class Finished:
 
     def method(self, x: Tensor, y: Tensor, site: str, agreement: Agreement | None = None) -> ClientMethod:
         """The client's half of the run's method, with someone's training data, scaled by their agreement."""
-        network = self.network(agreement or self.agreement)
-        return load(self.settings.method)(self.settings, network, x, y, site, torch.device("cpu"))
+        device = find_device(self.settings.device)
+        network = self.network(agreement or self.agreement).to(device)
+        return load(self.settings.method)(self.settings, network, x.to(device), y.to(device), site, device)
 
     def network(self, agreement: Agreement) -> nn.Module:
         """As the run's sites have it."""
@@ -111,7 +116,8 @@ class Finished:
         if name in self.state.statistics:
             buffers |= named_statistics(self.state.statistics[name], shapes)
         v = method.family.unconstrain(self.tensors[name])
-        return PersonalModel(card, WeightsPredictor(method.network, method.family, v, buffers))
+        buffers = {key: buffer.cpu() for key, buffer in buffers.items()}
+        return PersonalModel(card, WeightsPredictor(method.network.cpu(), method.family, v, buffers))
 
     def global_model(self, which: str = "") -> PersonalModel:
         """The model that all clients share; of several, one by its number or name."""

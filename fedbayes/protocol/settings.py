@@ -37,6 +37,7 @@ FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # package.
 DATASET_NAME = re.compile(
     r"[a-z0-9]+"
 )  # of a data set that the product knows; anything else is a path or function
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
 MODEL = re.compile(rf"dnn|mlp|vgg|{FUNCTION.pattern}")
 
 
@@ -177,7 +178,7 @@ class Settings(BaseModel):
 
     seed: Natural
     threads: Count
-    device: Annotated[str, takes("auto, cpu, cuda, cuda:N or mps", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
+    device: Annotated[str, takes("auto, cpu, cuda, cuda:N or mps"), _matches(DEVICE)]
     round_timeout: Positive
     wait_timeout: Positive
     run_name: Annotated[

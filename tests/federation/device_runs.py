@@ -16,11 +16,16 @@ from harness import SMALL, Outcome
 from inprocess import Clock, InProcessGrid
 
 from client_app import method, site
+from client_app.data import load
+from fedbayes.model import finished as finished_room
+from fedbayes.model.adapt import adapt
+from fedbayes.model.finished import Finished
 from fedbayes.protocol import streams
 from fedbayes.protocol.settings import Settings, defaults
 from server_app import app as server
 from strategies.rounds import exchange, roster
 
+ADAPT = "adapt"  # the case after which a new site is adapted, too
 torch.set_num_threads(1)
 roster.SETTLE = 0.0
 exchange.time = Clock()  # type: ignore[assignment]
@@ -33,7 +38,7 @@ def stream(*words: int | str, device: torch.device | str = "cpu") -> torch.Gener
 
 def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> Outcome:
     method.stream = stream
-    site.find_device = lambda wanted: device
+    site.find_device = finished_room.find_device = lambda wanted: device
     site.forget()
     config = (
         defaults()
@@ -51,6 +56,16 @@ def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) ->
     return outcome
 
 
+def adapted(run: Outcome) -> list[float]:
+    """A new site's model, trained where `find_device` says, used on the CPU."""
+    finished = Finished.open(run.folder, {"rounds": 2})
+    data = load(finished.settings, 1, 3)
+    x, x_test = (((part.cpu() + 1) * 8).to(torch.uint8) for part in (data.x_train, data.x_test))
+    *_, last = adapt(finished, x, data.y_train.cpu(), "new")
+    probabilities: list[float] = last.personal().predict(x_test).probabilities.flatten().tolist()
+    return probabilities
+
+
 def main() -> None:
     folder, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
     if len(sys.argv) > 3:
@@ -60,8 +75,11 @@ def main() -> None:
         try:
             with strict_device.StrictMode():
                 strict = run(name, folder, strict_device.DEVICE, words)
+                there = adapted(strict) if name == ADAPT else []
             plain = run(name, folder, torch.device("cpu"), words)
-            found[name] = {"same": strict.metrics == plain.metrics, "warnings": strict.said("warning")}
+            here = adapted(plain) if name == ADAPT else []
+            same = strict.metrics == plain.metrics and here == there
+            found[name] = {"same": same, "warnings": strict.said("warning")}
         except Exception as error:
             found[name] = {"error": str(error)}
     print(json.dumps(found))

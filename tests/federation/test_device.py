@@ -25,12 +25,16 @@ CASES: dict[str, dict[str, Any]] = {
     "batch norm": {"model": "device_networks:normed"},
     "dropout": {"model": "device_networks:dropped"},
     "sampled": {"clients-per-round": 2},
+    "adapt": {"validation-fraction": 0.2, "temperature-scaling": True},
 }
 
 
 def runs(folder: Path, cases: dict[str, Any], *words: str) -> dict[str, Any]:
     here = Path(__file__).parent
-    named = {str(number): settings for number, settings in enumerate(cases.values())}
+    named = {
+        name if name == "adapt" else str(number): settings
+        for number, (name, settings) in enumerate(cases.items())
+    }
     done = subprocess.run(
         [sys.executable, here / "device_runs.py", folder, json.dumps(named), *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(here.parents[1]), str(here)))},

@@ -241,3 +241,11 @@ def test_a_run_is_resumed_with_its_own_settings(federate: Federate) -> None:
         federate("run", resume=True, resume_with="rounds,zeta", rounds=9, zeta=1.0)
     with pytest.raises(RunError, match="There is no run to resume in"):
         federate("other", resume=True, resume_with="")
+
+
+def test_the_owner_chooses_the_device(federate: Federate, tmp_path: Path) -> None:
+    """Whatever the run says: this machine has no GPU."""
+    run = federate(grid=sites(tmp_path / "a", device="cpu"), device="cuda", rounds=1)
+    assert run.state == "finished"
+    with pytest.raises(StrategyError, match=r"takes device: auto, cpu, cuda, cuda:N or mps"):
+        federate("b", grid=sites(tmp_path / "b", device="gpu"), rounds=1)

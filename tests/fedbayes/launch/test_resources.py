@@ -1,5 +1,6 @@
 """CPUs and GPUs shared among simulated clients."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from fedbayes.protocol.settings import Settings, defaults
         ((8, 2), 10, {}, (1, 8, 0.25, 2), {}),  # eight workers, four on each GPU
         ((7, 3), 10, {}, (1, 7, 0.3333, 3), {}),  # never more than a whole GPU
         ((2, 4), 10, {}, (1, 2, 1, 4), {}),
+        ((64, 1), 100, {}, (1, 64, 0.125, 1), {}),  # 16 GiB hold eight workers
         ((8, 2), 10, {"device": "cpu"}, (1, 8, None, None), {}),
         ((8, 2), 10, {"device": "cuda:1"}, (1, 8, None, None),
          {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}),
@@ -35,6 +37,8 @@ def test_resources(
     monkeypatch.setattr(resources, "cpus", lambda: machine[0])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: machine[1])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: machine[1] > 0)
+    sixteen = SimpleNamespace(total_memory=16 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: sixteen)
     keys = (
         "client-resources-num-cpus",
         "init-args-num-cpus",
