@@ -1,12 +1,12 @@
-"""The error of personal models as their data grow, beside the rate of the paper's theorem 1: docs/theory.md.
+"""The error of personal models as their data grow, with and without the others: docs/theory.md.
 
-python experiments/theory.py [--rounds 200] [--picture docs/images/theory.png]
+    python experiments/theory.py [--seeds 1,2,3,4,5] [--rounds 200] [--picture docs/images/theory.png]
 
 The algorithm alone, without Flower: rounds of `client_update` and `mean` for every client in turn.
 """
 
 import argparse
-import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,27 +27,26 @@ from fedbayes.protocol.settings import defaults
 from fedbayes.protocol.streams import stream
 
 SIZES = (25, 50, 100, 200, 400, 800, 1600)
-CLIENTS, SEED, DRAWS, RHO = 6, 1, 20, -4.0
-RATE = -2 / 3  # −2β/(2β + d) for β = d = 1
+CLIENTS, DRAWS, RHO = 6, 20, -4.0
 RECIPE = replace(Recipe.of(defaults()), zeta=1.0, lr_personal=0.003, lr_global=0.003, adam_beta2=0.99)
 KINDS = {"together": "pFedBayes", "alone": "the same, every client alone"}
-Errors = tuple[float, float]
+Errors = dict[str, list[list[float]]]  # of each kind: for each n, one for each seed
 
 
-def train(n: int, together: bool, rounds: int) -> list[torch.Tensor]:
+def train(n: int, together: bool, rounds: int, seed: int) -> list[torch.Tensor]:
     """Every client's q after all rounds; alone, each has a global distribution of its own."""
-    family, network = Gaussian(), build("mlp", (1,), 0, SEED, NOISE)
+    family, network = Gaussian(), build("mlp", (1,), 0, seed, NOISE)
     mu = flatten(network)
     w = [torch.stack([mu, torch.full_like(mu, RHO)])] * CLIENTS
     clients = [ClientState.start(one, network, RECIPE.optimizer) for one in w]
     data = []
     for client in range(CLIENTS):
-        arrays = observe(client, (n, 1), SEED)
+        arrays = observe(client, (n, 1), seed)
         x, y = (torch.from_numpy(arrays[name]).float() for name in ("x_train", "y_train"))
         data.append((x, y))
     for number in range(1, rounds + 1):
         for client, (x, y) in enumerate(data):
-            generator = stream(SEED, str(client), number, "train")
+            generator = stream(seed, str(client), number, "train")
             updated = client_update(
                 network, family, clients[client], w[client], x, y, RECIPE, generator, gaussian
             )
@@ -57,38 +56,44 @@ def train(n: int, together: bool, rounds: int) -> list[torch.Tensor]:
     return [client.q for client in clients]
 
 
-def errors(models: list[torch.Tensor]) -> Errors:
-    """The mean over clients, weights θ ~ q and x: of (f_θ − f_i)², and of the paper's Hellinger distance d²."""
-    network, x = build("mlp", (1,), 0, SEED, NOISE), np.linspace(-1, 1, 2001)
+def error(models: list[torch.Tensor], seed: int) -> float:
+    """The mean of (f_θ − f_i)² over clients, weights θ ~ q and x."""
+    network, x = build("mlp", (1,), 0, seed, NOISE), np.linspace(-1, 1, 2001)
     points = torch.from_numpy(x).float()[:, None]
-    squared, hellinger = [], []
+    squared = []
     for client, q in enumerate(models):
-        found = forecast(network, Gaussian(), q, points, DRAWS, stream(SEED, str(client), "errors"))
-        gaps = (found.means.numpy() - truth(x, client, SEED)) ** 2
-        squared.append(gaps.mean())
-        hellinger.append((1 - np.exp(-gaps / (8 * NOISE**2))).mean())
-    return float(np.mean(squared)), float(np.mean(hellinger))
+        found = forecast(network, Gaussian(), q, points, DRAWS, stream(seed, str(client), "errors"))
+        squared.append(((found.means.numpy() - truth(x, client, seed)) ** 2).mean())
+    return float(np.mean(squared))
 
 
-def slope(values: list[float]) -> float:
-    """Of log value by log n, least squares."""
-    return float(np.polyfit(np.log(SIZES), np.log(values), 1)[0])
+def gains(found: Errors) -> list[list[float]]:
+    """How many times larger the error alone is, for each n and seed."""
+    pairs = zip(found["alone"], found["together"], strict=True)
+    return [[alone / together for alone, together in zip(*pair, strict=True)] for pair in pairs]
 
 
-def picture(found: dict[str, list[Errors]], file: Path) -> None:
-    figure, axis = plt.subplots(figsize=(6, 3.8), constrained_layout=True)
+def picture(found: Errors, file: Path) -> None:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), constrained_layout=True)
     for (kind, title), colour in zip(KINDS.items(), ("C0", "C2"), strict=True):
-        values = [squared for squared, _ in found[kind]]
-        axis.loglog(SIZES, values, f"{colour}o-", label=f"{title}: slope {slope(values):.2f}")
-    middle = math.exp(np.mean([math.log(squared) for squared, _ in found["together"]]))
-    centre = math.exp(np.mean(np.log(SIZES)))
-    line = [middle * (n / centre) ** RATE for n in SIZES]
-    axis.loglog(SIZES, line, "k--", label=f"the paper's rate: {RATE:.2f}")
-    axis.set(xlabel="n, training examples of a client", ylabel="mean squared distance to f_i")
-    axis.grid(alpha=0.3, which="both")
-    axis.legend()
+        _band(left, found[kind], colour, title)
+    left.set(xlabel="n, training examples of a client", ylabel="mean squared distance to f_i", yscale="log")
+    left.legend()
+    _band(right, gains(found), "C1", "")
+    right.axhline(1, color="k", linestyle="--", linewidth=1)
+    right.set(xlabel="n, training examples of a client", ylabel="error alone ÷ error together", yscale="log")
+    for axis in (left, right):
+        axis.set_xscale("log")
+        axis.grid(alpha=0.3, which="both")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
+
+
+def _band(axis: plt.Axes, values: list[list[float]], colour: str, title: str) -> None:
+    """The geometric mean over seeds, and each seed as a faint line."""
+    for seed in zip(*values, strict=True):
+        axis.plot(SIZES, seed, color=colour, alpha=0.25, linewidth=1)
+    axis.plot(SIZES, [statistics.geometric_mean(each) for each in values], "o-", color=colour, label=title)
 
 
 def main() -> None:
@@ -97,18 +102,21 @@ def main() -> None:
     )
     parser.add_argument("--picture", type=Path, default=Path("docs/images/theory.png"))
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seeds", default="1,2,3,4,5")
     arguments = parser.parse_args()
+    seeds = [int(seed) for seed in arguments.seeds.split(",")]
     torch.set_num_threads(1)
-    print("| n | " + " | ".join(f"{title}: L² | d²" for title in KINDS.values()) + " |")
-    print("|---|" + "---|---|" * len(KINDS))
-    found: dict[str, list[Errors]] = {kind: [] for kind in KINDS}
+    print(f"| n | {' | '.join(KINDS.values())} | alone ÷ together, each seed |\n|---|---|---|---|")
+    found: Errors = {kind: [] for kind in KINDS}
     for n in SIZES:
         for kind in KINDS:
-            found[kind].append(errors(train(n, kind == "together", arguments.rounds)))
-        cells = [f"{value:.4f}" for kind in KINDS for value in found[kind][-1]]
-        print(f"| {n} | {' | '.join(cells)} |", flush=True)
-    slopes = [f"{slope([pair[k] for pair in found[kind]]):.2f}" for kind in KINDS for k in (0, 1)]
-    print(f"| slope | {' | '.join(slopes)} |")
+            models = (train(n, kind == "together", arguments.rounds, seed) for seed in seeds)
+            found[kind].append([error(one, seed) for one, seed in zip(models, seeds, strict=True)])
+        cells = [f"{statistics.geometric_mean(found[kind][-1]):.4f}" for kind in KINDS]
+        print(
+            f"| {n} | {' | '.join(cells)} | {', '.join(f'{gain:.1f}' for gain in gains(found)[-1])} |",
+            flush=True,
+        )
     picture(found, arguments.picture)
 
 

@@ -4,6 +4,9 @@ Flower starts a new Python for every message, whose imports alone take seconds o
 runs Flower's SuperExec as `python -m fedbayes.deploy.executor ADDRESS PARENT`. It forks once, before Flower is
 imported: the second process imports what is the same for every run, and forks again for each message. The app itself
 comes with the run; every message imports it anew, from the bundle that the coordinator has sent.
+
+A process that has used a GPU stays and takes the next message too (resident.py): its context on the device took seconds
+to make.
 """
 
 import gc
@@ -16,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedbayes.deploy import resident
 from fedbayes.launch.app_bundle import PACKAGES
 
 if TYPE_CHECKING:
@@ -62,13 +66,26 @@ def wait_for_messages(requests: socket.socket) -> None:
     gc.freeze()
     # Nobody asks how a child has ended: the kernel clears it away.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    worker: socket.socket | None = None
     for line in requests.makefile("r", encoding="utf-8"):
+        if worker is not None and resident.hand_over(worker, line):
+            continue
+        if worker is not None:
+            worker.close()  # it ends when it is done
+        worker, theirs = socket.socketpair()
         if os.fork() == 0:
             requests.close()
+            worker.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            sys.argv = ["flwr-clientapp", *json.loads(line)]
-            sys.modules[CLIENT_APP].flwr_clientapp()  # does not return
+            resident.carry_out(line, theirs, carry_out_one)  # does not return
+        theirs.close()
+
+
+def carry_out_one(line: str) -> None:
+    """One message, as Flower's own program would; ends with SystemExit."""
+    sys.argv = ["flwr-clientapp", *json.loads(line)]
+    sys.modules[CLIENT_APP].flwr_clientapp()
 
 
 def run_superexec(address: str, parent: int, requests: socket.socket) -> None:
