@@ -46,9 +46,8 @@ def checked(settings: Settings) -> Settings:
     server, _ = halves(settings.method)
     settings = read(settings)
     server.check(settings)
-    stages_of(
-        settings, server(server.reads.parse(settings.as_config()))
-    )  # SettingsError where one cannot do it
+    # SettingsError where a stage cannot do what is asked for.
+    stages_of(settings, server(server.reads.parse(settings.as_config())))
     used = {str(field.alias) for field in Settings.model_fields.values()} | keys_of(settings.method)
     for key, value in settings.as_config().items():
         if key in used:
