@@ -3,13 +3,14 @@
 Tallies (bayes_core/predict/metrics.py) and binned counts: all that leaves a site of its test data.
 """
 
-from bayes_core.predict.predictor import Predictor
 from flwr.app import MetricRecord
 
+from bayes_core.families import wide
 from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import scale
 from bayes_core.predict.histograms import entropy_counts
 from bayes_core.predict.metrics import tally, tally_numbers
+from bayes_core.predict.predictor import Predictor
 from client_app.calibrate import temperature
 from client_app.method import ClientMethod
 from client_app.site import Site
@@ -69,5 +70,5 @@ def _numbers(
     generator = method.stream(server_round, f"evaluate {name}")
     mean, deviation = site.data.agreement.target_scale
     found = model.forecast(site.data.x_test, method.settings.eval_samples, generator)
-    y = site.data.y_test.double() * deviation + mean
+    y = wide(site.data.y_test) * deviation + mean
     return MetricRecord(dict(tally_numbers(found.unscaled(mean, deviation), y)))
