@@ -1,12 +1,15 @@
-"""The client step and the server's sums in C: each number is read once, and everything that needs it is done with it.
+"""The client step in C: each number is read once, and everything that needs it is done with it.
 
-The step has the formulas of workspace.py with Adam's step in them, on rows of n numbers, from `begin` to `end`.
+The step has the formulas of the families with Adam's step in them, on rows of n numbers, from `begin` to `end`.
 Switches such as `gated` are constants wherever one of the loops is called, so that each case gets a loop of its own.
 exp, expm1, log1p and log are polynomials (error below 2e-7), because not every system's C library has them vectorised.
-`-ffast-math` is not used: q = w must give a gradient of exactly 0, and the sums take away what they have added.
+`-ffast-math` is not used: q = w must give a gradient of exactly 0, and the sums of sums.py take away what they added.
 """
 
-SOURCE = r"""
+from bayes_core.fast.sums import SUMS
+
+SOURCE = (
+    r"""
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -242,26 +245,6 @@ void step(const state *s, const adam_state *of_q, const adam_state *of_w, int ga
         if (gated) { STEPS(1) } else { STEPS(0) }
     }
 }
-
-/* Products are rounded before they are added, as in PyTorch. */
-#ifdef __clang__
-#pragma clang fp contract(off)
-#define ROUNDED
-#else
-#define ROUNDED __attribute__((optimize("fp-contract=off")))
-#endif
-
-/* Sum.add of bayes_core/server/aggregate.py; adding and taking away `above` and `below` rounds to its two grids. */
-#define TALLY(name, type)                                                                                      \
-    ROUNDED void name(double *restrict coarse, double *restrict fine, const type *restrict terms,              \
-                      double weight, double above, double below, int64_t begin, int64_t end) {                 \
-        EACH {                                                                                                 \
-            double term = (double)terms[i] * weight, rounded = (term + above) - above;                         \
-            coarse[i] += rounded;                                                                              \
-            fine[i] += ((term - rounded) + below) - below;                                                     \
-        }                                                                                                      \
-    }
-
-TALLY(tally, float)
-TALLY(tally_wide, double)
 """
+    + SUMS
+)
