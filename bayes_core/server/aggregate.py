@@ -86,8 +86,11 @@ class DeepSum:
             pointers = sums.data_ptr(), terms.data_ptr()
             kernels.tally_deep(pointers[0], size, grids, pointers[1], weight, COARSE, 0, len(terms))
 
-    def value(self) -> Tensor:
-        return self.grids.flip(0).sum(0)
+    def value(self, block: slice = slice(None)) -> Tensor:
+        total = self.grids[-1, block].clone()
+        for row in reversed(self.grids[:-1, block].unbind()):  # the smallest first
+            total += row
+        return total
 
 
 class Aggregate(Protocol):
@@ -147,16 +150,23 @@ class Moments:
         self.weights.append(weight)
 
     def result(self) -> Tensor:
+        out = torch.empty(self.origin.shape)
+        for block in blocks(out.shape[1]):  # float64 throughout would take as much memory as the sums
+            self._finish(block, out[:, block])
+        return out
+
+    def _finish(self, block: slice, out: Tensor) -> None:
         weight = math.fsum(self.weights)
-        gates = self.gates.value() if self.gates is not None else torch.tensor(weight, dtype=torch.float64)
-        shift, square = self.first.value().div_(gates), self.second.value().div_(gates)
+        gates = self.gates.value(block) if self.gates else torch.tensor(weight, dtype=torch.float64)
+        shift, square = self.first.value(block).div_(gates), self.second.value(block).div_(gates)
         spread = torch.addcmul(square, shift, shift, value=-1)
         # Where all μ_i are alike it is 0 but for rounding, which σ may be smaller than.
         spread.masked_fill_(spread < ROUNDING * square, 0)
-        variance = self.variance.value().div_(gates).add_(spread)
-        rho = inverse_softplus(variance.clamp_min_(1e-22).sqrt_())
-        rows = [shift.add_(self.origin[0]), rho]
-        return torch.stack(rows if self.gates is None else [*rows, gates.div_(weight)]).float()
+        variance = self.variance.value(block).div_(gates).add_(spread)
+        out[0] = shift.add_(self.origin[0, block])
+        out[1] = inverse_softplus(variance.clamp_min_(1e-22).sqrt_())
+        if self.gates:
+            out[2] = gates.div_(weight)
 
 
 def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
