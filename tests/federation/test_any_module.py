@@ -13,7 +13,10 @@ from inprocess import InProcessGrid, sites
 from safetensors.torch import load_file
 from torch import nn
 
-from bayes_core.flat import fingerprint, flatten, frozen, shapes_of
+from bayes_core.fast.mirrored import mirrored_pair
+from bayes_core.flat import buffers_of, fingerprint, flatten, frozen, shapes_of, trained
+from bayes_core.inference.plain import nll_gradient
+from bayes_core.likelihoods import categorical
 from client_app import site
 from fedbayes.errors import ModelError
 from fedbayes.model.adapt import adapt
@@ -82,6 +85,29 @@ def test_from_the_first_round_to_an_adapted_site(
     *_, last = adapt(Finished.open(run.folder, {"rounds": 2}), x, y, "new")
     assert last.personal().predict(examples()).probabilities.isfinite().all()
     assert last.file() is last.state, "the model is in the state already"
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_gradients_are_those_of_an_ordinary_backward_pass(network: str) -> None:
+    one, x, y = start_of(network), examples()[:4], torch.arange(4)
+    thetas = torch.stack([flatten(one), 0.5 * flatten(one)])
+    pair = mirrored_pair(one, thetas, buffers_of(one), x)
+    value, found = pair.nll_gradients(x, y, torch.tensor(3.0), categorical)
+    expected, total = [], 0.0
+    for theta, half in zip(thetas, (slice(0, 2), slice(2, 4)), strict=True):
+        plain = start_of(network)
+        torch.nn.utils.vector_to_parameters(theta, trained(plain).values())
+        loss = categorical(plain(x[half]), y[half])
+        loss.backward()
+        expected += [3 * parameter.grad for parameter in trained(plain).values()]
+        total += loss.item()
+        _, gradient = nll_gradient(one, shapes_of(one), theta, buffers_of(one), x[half], y[half])
+        torch.testing.assert_close(
+            3 * gradient, torch.cat([part.view(-1) for part in expected[-len(trained(plain)) :]])
+        )
+    assert value.item() == pytest.approx(total, rel=1e-6) and len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("method", METHODS)
