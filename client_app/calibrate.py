@@ -1,10 +1,10 @@
 """By how much a client's model is too sure, on data held out from its training data."""
 
 import torch
-from bayes_core.predict.predictor import Predictor
 from torch import Tensor
 
 from bayes_core.predict.calibration import fit_temperature
+from bayes_core.predict.predictor import Predictor
 from client_app.method import ClientMethod
 from client_app.prepare import Pair
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from bayes_core.predict.predictor import Predictor
 from torch import Tensor
 
 from bayes_core import Gaussian, Recipe
 from bayes_core.families import Family
 from bayes_core.flat import buffers_of
 from bayes_core.predict.predictive import outputs
+from bayes_core.predict.predictor import Predictor
 from client_app.method import Tensors, Trained
 from client_app.methods.sfedbayes import SFedBayes, SparseOptions
 from fedbayes.protocol.messages import CLUSTER

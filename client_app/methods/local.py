@@ -1,9 +1,9 @@
 """`local`, the client's half: training alone, from the common start, on one's own data."""
 
-from bayes_core.predict.predictor import Predictor
 from torch import Tensor
 
 from bayes_core.inference.plain import Weights
+from bayes_core.predict.predictor import Predictor
 from client_app.method import Tensors, Trained
 from client_app.methods.fedavg import FedAvg
 

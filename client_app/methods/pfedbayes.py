@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from bayes_core.predict.predictor import Predictor
 from torch import Tensor
 
 from bayes_core import ClientState, Gaussian, Recipe, client_update
 from bayes_core.families import Family
+from bayes_core.predict.predictor import Predictor
 from client_app.method import ClientMethod, Tensors, Trained
 from fedbayes.protocol.settings import Count, NonNegative, Options, Positive, RhoInit, takes
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from numpy.typing import ArrayLike
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import scale
 from bayes_core.predict.forecast import Forecast
 from bayes_core.predict.metrics import Tally, tally, tally_numbers
+from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from bayes_core.predict.uncertainty import Prediction
 from client_app.card import Card
 from client_app.method import load as load_method

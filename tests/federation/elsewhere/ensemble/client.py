@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from torch import Tensor, nn
 
 from bayes_core import Point
 from bayes_core.families import Family
 from bayes_core.inference.plain import Weights, train_weights
 from bayes_core.predict.forecast import Forecast
+from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from bayes_core.predict.uncertainty import Prediction, entropy
 from client_app.method import ClientMethod, Tensors, Trained
 from fedbayes.protocol.settings import Options, takes
