@@ -104,7 +104,7 @@ def fingerprint(network: nn.Module) -> str:
 
 def _hash(values: Tensor) -> str:
     numbers = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(memoryview(numbers.numpy())).hexdigest()
+    return hashlib.sha256(numbers.numpy().data).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayes_core.flat import fingerprint
 from bayes_core.predict.predictor import WeightsPredictor
 from client_app.card import Card
 from client_app.method import ClientMethod, load
@@ -33,6 +34,7 @@ class Finished:
     settings: Settings
     uuid: str
     inputs: tuple[int, ...]
+    fingerprint: str  # of the network
     agreement: Agreement
     state: State  # of the server: w, or the clusters' u0, u1, …
 
@@ -50,12 +52,13 @@ class Finished:
         _, tensors, memory = checkpoint
         try:
             uuid, inputs = str(config["uuid"]), tuple(config["model"]["inputs"])
+            marked = str(config["model"]["fingerprint"])
             agreement = Agreement.of_dict(config["agreement"])
         except (KeyError, TypeError) as error:
             raise ModelError(
                 f"{folder / 'config.json'} does not say what the run was trained on ({error})."
             ) from None
-        return cls(settings, uuid, inputs, agreement, State.of(tensors, memory.get("method", {})))
+        return cls(settings, uuid, inputs, marked, agreement, State.of(tensors, memory.get("method", {})))
 
     def received(self, site: str) -> dict[str, Tensor]:
         """What the server would send to a site, be it a new one; ModelError where that is nothing."""
@@ -79,6 +82,10 @@ class Finished:
         settings, agreement = self.settings, agreement or self.agreement
         noise = agreement.scaled_noise(settings.noise_level)
         network = build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
+        if fingerprint(network) != self.fingerprint:
+            raise ModelError(
+                f"The model {settings.model} here has other parameters than the one of the run {settings.run_name}."
+            )
         return load(settings.method)(settings, network, x, y, site, torch.device("cpu"))
 
     def read(self, source: str) -> NewExamples:

@@ -163,6 +163,8 @@ def test_frozen_weights_stay_as_they_are_and_count_in_the_fingerprint(
     monkeypatch.setattr(networks_of_users, "half_frozen", networks_of_users.another_frozen)
     with pytest.raises(ModelError, match="has other parameters than the one that was trained"):
         PersonalModel.load(tmp_path / "state" / "run" / "0")
+    with pytest.raises(ModelError, match="has other parameters than the one of the run run"):
+        next(adapt(Finished.open(run.folder), torch.rand(4, 1, 8, 8), torch.arange(4), "new"))
 
 
 def test_a_coordinator_with_other_frozen_weights_is_named(
