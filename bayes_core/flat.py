@@ -1,29 +1,43 @@
 """An ordinary network's parameters as one flat vector, and back.
 
 This is all that an `nn.Module` needs to become Bayesian here: no special layers, since
-`torch.func.functional_call` runs it with views into a sampled vector.
+`torch.func.functional_call` runs it with views into a sampled vector. Parameters without `requires_grad` are
+constants of the network: neither in the vector nor sampled nor sent, and the same everywhere.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 Shapes = dict[str, torch.Size]
-BUFFER = "buffer."  # what the stored names of buffers begin with
+BUFFER = "buffer."  # what the stored names of buffers begin with …
+COMPLEX = BUFFER + "as_real:"  # … and those of complex ones, which not every file format has
 
 
 def shapes_of(network: nn.Module) -> Shapes:
-    """Names and shapes of the parameters, in the order in which they lie in the flat vector."""
-    return {name: parameter.shape for name, parameter in network.named_parameters()}
+    """Names and shapes of the trained parameters, in the order in which they lie in the flat vector."""
+    return {name: parameter.shape for name, parameter in trained(network).items()}
+
+
+def trained(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are not frozen, by name; one that several layers share once, under its first name."""
+    return {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+
+
+def frozen(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The other ones."""
+    return {name: parameter for name, parameter in network.named_parameters() if not parameter.requires_grad}
 
 
 def flatten(network: nn.Module) -> Tensor:
     """The network's present weights, shape (T,)."""
-    return torch.cat([parameter.detach().reshape(-1).float() for parameter in network.parameters()])
+    return torch.cat([parameter.detach().reshape(-1).float() for parameter in trained(network).values()])
 
 
 def unflatten(theta: Tensor, shapes: Shapes) -> dict[str, Tensor]:
@@ -32,25 +46,65 @@ def unflatten(theta: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
+def around(network: nn.Module, theta: Tensor, buffers: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the network whose trained parameters are views into `theta`, and whose buffers are those given."""
+    views = unflatten(theta, shapes_of(network))
+    leaves = {id(old): nn.Parameter(views[name]) for name, old in trained(network).items()}
+    kept = {id(old): buffers[name] for name, old in network.named_buffers() if name in buffers}
+    return copy.deepcopy(network, leaves | kept)  # in place of the old ones
+
+
+def state_dict_of(network: nn.Module) -> dict[str, Tensor]:
+    """Copies of what PyTorch's `load_state_dict` takes: a shared weight under each of its names."""
+    held = network.state_dict().items()
+    return {name: value.detach().clone() for name, value in held if isinstance(value, Tensor)}
+
+
 def buffers_of(network: nn.Module) -> dict[str, Tensor]:
     """Copies of the buffers (batch-norm statistics and the like): they stay personal."""
     return {name: buffer.detach().clone() for name, buffer in network.named_buffers()}
 
 
 def with_buffers(tensors: dict[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Named tensors with a network's buffers among them, as buffer.NAME."""
-    return tensors | {BUFFER + name: buffer for name, buffer in buffers.items()}
+    """Named tensors with a network's buffers among them, as buffer.NAME; of complex ones as pairs of numbers."""
+    return tensors | {
+        (COMPLEX if buffer.is_complex() else BUFFER) + name: _as_real(buffer)
+        for name, buffer in buffers.items()
+    }
 
 
 def buffers_in(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The network's buffers among named tensors, by their own names."""
-    return {name.removeprefix(BUFFER): value for name, value in tensors.items() if name.startswith(BUFFER)}
+    found = {}
+    for name, value in tensors.items():
+        if name.startswith(COMPLEX):
+            found[name.removeprefix(COMPLEX)] = torch.view_as_complex(value)
+        elif name.startswith(BUFFER):
+            found[name.removeprefix(BUFFER)] = value
+    return found
+
+
+def without_buffers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The other ones: what training moves. A buffer may hold anything, be it −inf, as a causal mask does."""
+    return {name: value for name, value in tensors.items() if not name.startswith(BUFFER)}
+
+
+def _as_real(buffer: Tensor) -> Tensor:
+    return torch.view_as_real(buffer.resolve_conj()) if buffer.is_complex() else buffer
 
 
 def fingerprint(network: nn.Module) -> str:
-    """Equal for two networks exactly when their parameters have the same names and shapes."""
-    text = json.dumps([[name, list(shape)] for name, shape in shapes_of(network).items()])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Equal for two networks exactly when their parameters have the same names and shapes, and frozen ones the same
+    values too: nobody sends them."""
+    said: list[list[Any]] = [[name, list(shape)] for name, shape in shapes_of(network).items()]
+    for name, parameter in frozen(network).items():
+        said.append([name, list(parameter.shape), str(parameter.dtype), _hash(parameter)])
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def _hash(values: Tensor) -> str:
+    numbers = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(numbers.numpy().data).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from bayes_core.families import is_finite
-from bayes_core.flat import buffers_in, fingerprint, flat_statistics, statistics_of
+from bayes_core.flat import buffers_in, fingerprint, flat_statistics, statistics_of, without_buffers
 from client_app import site_log
 from client_app.calibrate import calibration
 from client_app.data import DataError
@@ -25,7 +25,7 @@ from client_app.method import Received
 from client_app.redact import SiteError, redact
 from client_app.site import Participant, is_real, participant, shares_labels, site_name
 from client_app.stages import Departure
-from client_app.store import Store
+from client_app.store import Store, holds
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.streams import seed_of
 
@@ -138,15 +138,15 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
         models = method.models(state, received)
         reply.update(measure(method, site, models, number))
         if said.get(key.CLOSING) and "pm" in models:
-            made, held = models["pm"].tensors(), {id(tensor) for tensor in state.values()}
-            if not all(id(tensor) in held for tensor in made.values()):  # it is made from what was received
+            made = models["pm"].tensors()
+            if not holds(state, made):  # it is made from what was received
                 store.save_model(
                     number - 1, made | calibration(method, models["pm"], site.validation, number)
                 )
     if said[key.TRAIN]:
         torch.manual_seed(seed_of(one.settings.seed, site.origin, number, "network"))  # dropout and the like
         trained = method.train(state, received, number)
-        if not all(is_finite(tensor) for tensor in trained.state.values()):
+        if not all(map(is_finite, without_buffers(trained.state).values())):
             raise SiteError("training diverged to values that are not finite; the state before it is kept")
         kept = trained.state
         if one.settings.temperature_scaling:

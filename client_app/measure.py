@@ -5,6 +5,7 @@ Tallies (bayes_core/predict/metrics.py) and binned counts: all that leaves a sit
 
 from flwr.app import MetricRecord
 
+from bayes_core.families import wide
 from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import scale
 from bayes_core.predict.histograms import entropy_counts
@@ -69,5 +70,5 @@ def _numbers(
     generator = method.stream(server_round, f"evaluate {name}")
     mean, deviation = site.data.agreement.target_scale
     found = model.forecast(site.data.x_test, method.settings.eval_samples, generator)
-    y = site.data.y_test.double() * deviation + mean
+    y = wide(site.data.y_test) * deviation + mean
     return MetricRecord(dict(tally_numbers(found.unscaled(mean, deviation), y)))

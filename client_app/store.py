@@ -144,6 +144,15 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         return stored.metadata() or {}, {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
 
 
+def holds(state: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> bool:
+    """Whether all these tensors are the state's own, and not computed from something."""
+
+    def places(tensors: Mapping[str, Tensor]) -> set[tuple[int, int]]:
+        return {(tensor.data_ptr(), tensor.nbytes) for tensor in tensors.values()}
+
+    return places(made) <= places(state)
+
+
 def read_model(folder: Path) -> Path:
     """The file with the personal model in a client's folder: the newer of model and state, the model at a tie.
 

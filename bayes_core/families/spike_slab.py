@@ -33,6 +33,8 @@ class SpikeSlab(Family):
         self.slab = Gaussian()
 
     def init(self, mu: Tensor, rho_init: float = RHO_INIT, lambda_init: float = 0.5) -> Tensor:
+        if self.gated:  # 0.99999999 is 1 in float32, from which every other λ is infinitely far
+            lambda_init = min(max(lambda_init, LAMBDA_MARGIN), 1 - LAMBDA_MARGIN)
         return torch.cat([self.slab.init(mu, rho_init), torch.full_like(mu, lambda_init)[None]])
 
     def problem(self, v: Tensor) -> str | None:
@@ -151,8 +153,18 @@ class SpikeSlab(Family):
             out[2].zero_()
             return out
         rows.mul_(q.on)
-        torch.sub(w.on, q.on, out=out[2])
+        difference_of_sigmoids(w.logit, q.logit, out[2])
         return out
+
+
+def difference_of_sigmoids(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """sigmoid(a) − sigmoid(b), with all its digits where they are near: Adam makes full steps of the smallest gradient.
+
+    With the higher of the two, h, and the lower, l, it is ±sigmoid(h)·sigmoid(−l)·(1 − e^(l−h)).
+    """
+    gap = a - b
+    size = torch.sigmoid(torch.maximum(a, b)).mul_(torch.minimum(a, b).neg_().sigmoid_())
+    return torch.mul(size.mul_(gap.sign()), gap.abs_().neg_().expm1_().neg_(), out=out)
 
 
 def bernoulli_kl(q: Tensor, w: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ TAKES: dict[str, list[Any]] = {  # what the functions of the library take
     "step": [pointer, pointer, pointer, switch, switch, switch, whole, whole],
     "tally": [pointer, pointer, pointer, number, number, number, whole, whole],
     "tally_wide": [pointer, pointer, pointer, number, number, number, whole, whole],
+    "tally_deep": [pointer, whole, whole, pointer, number, number, whole, whole],
 }
 
 

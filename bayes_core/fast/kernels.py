@@ -1,12 +1,15 @@
-"""The client step and the server's sums in C: each number is read once, and everything that needs it is done with it.
+"""The client step in C: each number is read once, and everything that needs it is done with it.
 
-The step has the formulas of workspace.py with Adam's step in them, on rows of n numbers, from `begin` to `end`.
+The step has the formulas of the families with Adam's step in them, on rows of n numbers, from `begin` to `end`.
 Switches such as `gated` are constants wherever one of the loops is called, so that each case gets a loop of its own.
-exp, log1p and log are polynomials (error below 2e-7), because not every system's C library has them vectorised.
-`-ffast-math` is not used: q = w must give a gradient of exactly 0, and the sums take away what they have added.
+exp, expm1, log1p and log are polynomials (error below 2e-7), because not every system's C library has them vectorised.
+`-ffast-math` is not used: q = w must give a gradient of exactly 0, and the sums of sums.py take away what they added.
 """
 
-SOURCE = r"""
+from bayes_core.fast.sums import SUMS
+
+SOURCE = (
+    r"""
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,7 +18,8 @@ SOURCE = r"""
 #define BLOCK 256
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE float exp_negative(float x) {  /* e^x for x <= 0 */
+/* For x <= 0: e^x = (rest + 1) * power, with all digits of the rest near 0. */
+INLINE float exp_parts(float x, float *power) {
     x = x < -87.0f ? -87.0f : x;
     float k = x * 1.44269504f + 12582912.0f;  /* 1.5 * 2^23: rounds to a whole number in the low bits */
     int32_t bits;
@@ -25,11 +29,14 @@ INLINE float exp_negative(float x) {  /* e^x for x <= 0 */
     float r2 = r * r;
     float p = (1.3981999507e-3f + 1.9875691500e-4f * r) * r2 + (4.1665795894e-2f + 8.3334519073e-3f * r);
     p = p * r2 + (5.0000001201e-1f + 1.6666665459e-1f * r);
-    p = p * r2 + r + 1.0f;
     bits = (bits + 127) << 23;
-    float power;
-    memcpy(&power, &bits, 4);
-    return p * power;
+    memcpy(power, &bits, 4);
+    return p * r2 + r;
+}
+
+INLINE float exp_negative(float x) {  /* e^x for x <= 0 */
+    float power, rest = exp_parts(x, &power);
+    return (rest + 1.0f) * power;
 }
 
 INLINE float log1p_unit(float t) {  /* log(1 + t) for 0 <= t <= 1 */
@@ -200,9 +207,13 @@ INLINE void step_(int gated, int summed, int both, state s, adam_state of_q, ada
     if (gated) EACH adam_third(&of_q, n, i, q, by_logit[i]);
     if (!both) return;
     if (gated) EACH {
-        float on_w;
-        sigmoids(q[2 * n + i], w[2 * n + i], &on[i], &on_w);
-        adam_third(&of_w, n, i, w, on_w - on[i]);
+        /* lambda_w - lambda_q = sigmoid(h) sigmoid(-l) (1 - e^(l-h)) with the higher logit h and the lower l, in the
+           terms of q's and of the gap: Adam would make full steps of what a plain difference has rounded. */
+        float logit = q[2 * n + i], gap = w[2 * n + i] - logit, t = exp_negative(-fabsf(logit)), power, one, other;
+        float rest = exp_parts(-fabsf(gap), &power), kept = rest * power + power, lost = (1.0f - power) - rest * power;
+        inverses(1.0f + t, (logit < 0) == (gap < 0) ? 1.0f + t * kept : t + kept, &one, &other);
+        on[i] = logit < 0 ? t * one : one;
+        adam_third(&of_w, n, i, w, t * other * one * (gap < 0 ? -lost : lost));
     }
     EACH {
         float distance = w[i] - q[i], over = 1.0f / sigma_w[i], precision = over * over * (gated ? on[i] : 1.0f);
@@ -234,26 +245,6 @@ void step(const state *s, const adam_state *of_q, const adam_state *of_w, int ga
         if (gated) { STEPS(1) } else { STEPS(0) }
     }
 }
-
-/* Products are rounded before they are added, as in PyTorch. */
-#ifdef __clang__
-#pragma clang fp contract(off)
-#define ROUNDED
-#else
-#define ROUNDED __attribute__((optimize("fp-contract=off")))
-#endif
-
-/* Sum.add of bayes_core/server/aggregate.py; adding and taking away `above` and `below` rounds to its two grids. */
-#define TALLY(name, type)                                                                                      \
-    ROUNDED void name(double *restrict coarse, double *restrict fine, const type *restrict terms,              \
-                      double weight, double above, double below, int64_t begin, int64_t end) {                 \
-        EACH {                                                                                                 \
-            double term = (double)terms[i] * weight, rounded = (term + above) - above;                         \
-            coarse[i] += rounded;                                                                              \
-            fine[i] += ((term - rounded) + below) - below;                                                     \
-        }                                                                                                      \
-    }
-
-TALLY(tally, float)
-TALLY(tally_wide, double)
 """
+    + SUMS
+)

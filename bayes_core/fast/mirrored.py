@@ -5,7 +5,6 @@ layers with ReLU between them, such as the DNN, run several draws of their weigh
 else goes draw by draw: through `torch.func.vmap` the VGG took 1.2 to 2.3 times as long as in a loop.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeGuard
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from bayes_core.flat import shapes_of, unflatten
+from bayes_core.flat import around, trained
 from bayes_core.likelihoods import Likelihood, value_and_gradient
 
 SPLIT = 4  # from this many examples on: batch norm needs two in each half
@@ -46,11 +45,8 @@ class Copies:
         self.networks: list[nn.Module] = []
         self.leaves: list[Tensor] = []
         for theta in thetas:
-            views = unflatten(theta, shapes_of(network))
-            leaves = {id(old): nn.Parameter(views[name]) for name, old in network.named_parameters()}
-            kept = {id(old): buffers[name] for name, old in network.named_buffers() if name in buffers}
-            self.networks.append(copy.deepcopy(network, leaves | kept))  # in place of the old ones
-            self.leaves += leaves.values()
+            self.networks.append(around(network, theta, buffers))
+            self.leaves += trained(self.networks[-1]).values()
 
     def nll_gradients(
         self, x: Tensor, y: Tensor, scale: Tensor, likelihood: Likelihood
@@ -102,7 +98,7 @@ def _even(rows: Tensor) -> Tensor:
 
 
 def is_chain(network: nn.Module, batch: Tensor) -> TypeGuard[nn.Sequential]:
-    """[Flatten,] Linear, ReLU, Linear …, Linear on examples that are vectors, with weights of their own."""
+    """[Flatten,] Linear, ReLU, Linear …, Linear on examples that are vectors, each with trained weights of its own."""
     if type(network) is not nn.Sequential or any(map(_hooked, network.modules())):
         return False
     layers, flat = list(network), batch.ndim == 2
@@ -115,7 +111,7 @@ def is_chain(network: nn.Module, batch: Tensor) -> TypeGuard[nn.Sequential]:
         and len(layers) % 2 == 1
         and all(type(layer) is nn.Linear and layer.bias is not None for layer in linear)
         and all(type(layer) is nn.ReLU for layer in layers[1::2])
-        and len({id(parameter) for layer in linear for parameter in layer.parameters()}) == 2 * len(linear)
+        and len({id(weight) for weight in network.parameters() if weight.requires_grad}) == 2 * len(linear)
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayes_core.families import Family
-from bayes_core.flat import shapes_of, unflatten, with_buffers
+from bayes_core.flat import around, state_dict_of, with_buffers
 from bayes_core.predict import forecast, histograms, predictive, uncertainty
 from bayes_core.predict.forecast import Forecast
 from bayes_core.predict.uncertainty import Prediction
@@ -84,8 +84,7 @@ class WeightsPredictor(Predictor):
         return predictive.outputs(self.network, self.family.centre(self.v), x, self.buffers)
 
     def mean_network(self) -> dict[str, Tensor]:
-        weights = unflatten(self.family.centre(self.v), shapes_of(self.network))
-        return {name: tensor.clone() for name, tensor in {**weights, **self.buffers}.items()}
+        return state_dict_of(around(self.network, self.family.centre(self.v), self.buffers))
 
     def nonzero(self) -> float | None:
         return self.family.nonzero(self.family.constrain(self.v))

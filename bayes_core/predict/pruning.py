@@ -29,7 +29,8 @@ def pack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def unpack(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
     """The reverse of `pack` for weights of these shapes; other tensors stay as they are."""
-    weights = {name: tensor for name, tensor in tensors.items() if not name.endswith((MASK, VALUES))}
+    packed = {name + part for name in shapes for part in (MASK, VALUES)}
+    weights = {name: tensor for name, tensor in tensors.items() if name not in packed}
     for name, shape in shapes.items():
         weight = torch.zeros(math.prod(shape))
         on = np.unpackbits(tensors[name + MASK].numpy(), count=len(weight))

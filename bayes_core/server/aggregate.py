@@ -20,6 +20,9 @@ BLOCK = 32768  # numbers at a time: what is computed on the way stays in the pro
 COARSE = 1.5 * 2.0**28  # to multiples of 2^-24: a sum of less than 2^29 has no rounding error
 FINE = 1.5 * 2.0**-5  # to multiples of 2^-57; the fine parts, below 2^-25, of up to 2^20 terms fit
 
+OFF = 1e-12  # no λ counts as less, so that the sums of λ·σ² keep their digits
+ROUNDING = 2.0**-48  # of a difference of two float64 squares, which each take a few roundings
+
 
 class Sum:
     """A sum of float64 terms that does not depend on their order.
@@ -56,6 +59,40 @@ class Sum:
         return self.coarse + self.fine
 
 
+class DeepSum:
+    """A `Sum` on more grids, for terms far below 1: each further one is 2^33 times as fine.
+
+    On three a term loses at most 2^-91 (4e-28), on four 2^-124 (5e-38).
+    """
+
+    def __init__(self, size: int, grids: int) -> None:
+        self.grids = torch.zeros(grids, size, dtype=torch.float64)
+
+    def add(self, begin: int, terms: Tensor, weight: float) -> None:
+        """Add weight · terms to the entries from `begin` on; in C where that can be had, with the same bits."""
+        sums = self.grids[:, begin : begin + terms.numel()]
+        if terms.shape != sums.shape[1:]:
+            raise ValueError(f"Terms of the shape {tuple(terms.shape)} for {sums.shape[1]} sums.")
+        terms, kernels = terms.double().cpu().contiguous(), library()
+        if isinstance(kernels, str):
+            rest = terms * weight
+            for number, row in enumerate(sums):
+                unit = COARSE * 2.0 ** (-33 * number)
+                rounded = (rest + unit).sub_(unit)
+                row += rounded
+                rest -= rounded
+        else:
+            grids, size = self.grids.shape
+            pointers = sums.data_ptr(), terms.data_ptr()
+            kernels.tally_deep(pointers[0], size, grids, pointers[1], weight, COARSE, 0, len(terms))
+
+    def value(self, block: slice = slice(None)) -> Tensor:
+        total = self.grids[-1, block].clone()
+        for row in reversed(self.grids[:-1, block].unbind()):  # the smallest first
+            total += row
+        return total
+
+
 class Aggregate(Protocol):
     """What uploads are added to. It starts from `origin`, a distribution near them: the server's own."""
 
@@ -86,37 +123,50 @@ class Moments:
     """The w that minimises Σ KL(q_i ‖ w): the paper's lemma, for either family.
 
     μ_w = Σ λ_i μ_i / Σ λ_i, σ_w² = Σ λ_i [σ_i² + (μ_i − μ_w)²] / Σ λ_i, λ_w = mean λ_i. A Gaussian has λ_i = 1.
-    The squares are taken about the origin's μ, which is near: about 0 they would lose their digits.
+    The squares are taken about the origin's μ, which is near: about 0 they would lose their digits. Those of σ, which
+    may be far smaller, have a sum of their own. Weights that are off everywhere (λ below `OFF`) count alike.
     """
 
     def __init__(self, origin: Tensor) -> None:
         self.origin = origin
         rows, size = origin.shape
-        self.gates = Sum(size) if rows == 3 else None
-        self.first, self.second = Sum(size), Sum(size)
+        grids = rows + 1  # as small as σ² is, and with gates λ·σ²
+        self.gates = DeepSum(size, grids) if rows == 3 else None
+        self.first, self.second, self.variance = (DeepSum(size, grids) for _ in range(3))
         self.weights: list[float] = []
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
         for block in blocks(upload.shape[1]):
             distance = upload[0, block].double() - self.origin[0, block]
-            square = softplus(upload[1, block]).double().square_().addcmul_(distance, distance)
+            square, variance = distance.square(), softplus(upload[1, block]).double().square_()
             if self.gates is not None:
-                gate = upload[2, block].double().clamp_min(1e-30)
-                distance, square = distance.mul_(gate), square.mul_(gate)
+                gate = upload[2, block].double().clamp_min(OFF)
+                for term in (distance, square, variance):
+                    term.mul_(gate)
                 self.gates.add(block.start, gate, weight)
             self.first.add(block.start, distance, weight)
             self.second.add(block.start, square, weight)
+            self.variance.add(block.start, variance, weight)
         self.weights.append(weight)
 
     def result(self) -> Tensor:
+        out = torch.empty(self.origin.shape)
+        for block in blocks(out.shape[1]):  # float64 throughout would take as much memory as the sums
+            self._finish(block, out[:, block])
+        return out
+
+    def _finish(self, block: slice, out: Tensor) -> None:
         weight = math.fsum(self.weights)
-        gates = self.gates.value() if self.gates is not None else torch.tensor(weight, dtype=torch.float64)
-        shift = self.first.value().div_(gates)
-        variance = self.second.value().div_(gates).addcmul_(shift, shift, value=-1)
-        # Rounding must not take the variance below 0 where σ is far smaller than the distance from the origin.
-        rho = inverse_softplus(variance.clamp_min_(1e-22).sqrt_())
-        rows = [shift.add_(self.origin[0]), rho]
-        return torch.stack(rows if self.gates is None else [*rows, gates.div_(weight)]).float()
+        gates = self.gates.value(block) if self.gates else torch.tensor(weight, dtype=torch.float64)
+        shift, square = self.first.value(block).div_(gates), self.second.value(block).div_(gates)
+        spread = torch.addcmul(square, shift, shift, value=-1)
+        # Where all μ_i are alike it is 0 but for rounding, which σ may be smaller than.
+        spread.masked_fill_(spread < ROUNDING * square, 0)
+        variance = self.variance.value(block).div_(gates).add_(spread)
+        out[0] = shift.add_(self.origin[0, block])
+        out[1] = inverse_softplus(variance.clamp_min_(1e-22).sqrt_())
+        if self.gates:
+            out[2] = gates.div_(weight)
 
 
 def mean(uploads: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:

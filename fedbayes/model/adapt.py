@@ -18,7 +18,7 @@ from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from client_app.calibrate import calibration
 from client_app.card import Card
 from client_app.prepare import hold_out
-from client_app.store import LATEST, Store
+from client_app.store import LATEST, Store, holds
 from fedbayes.cli.tables import new_table
 from fedbayes.errors import CommandError, ModelError
 from fedbayes.model.finished import Finished
@@ -55,9 +55,8 @@ class Adapted:
 
     def file(self) -> dict[str, Tensor]:
         """The state, with the model where that is made from what the server sends."""
-        held = {id(tensor) for tensor in self.state.values()}
         made = self.model.tensors()
-        return self.state if all(id(tensor) in held for tensor in made.values()) else self.state | made
+        return self.state if holds(self.state, made) else self.state | made
 
 
 def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:

@@ -7,7 +7,6 @@ Of a sparse model also the pruned network, as `pruned.onnx` and packed as `prune
 the values of those that are on; `read_pruned` gives the state dict back.
 """
 
-import copy
 import json
 import warnings
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from rich.table import Table
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from bayes_core.flat import shapes_of, unflatten
+from bayes_core.flat import around, state_dict_of
 from bayes_core.networks import WithNoise
 from bayes_core.predict.forecast import of_outputs
 from bayes_core.predict.metrics import Tally, summarise, tally, tally_numbers
@@ -61,9 +60,13 @@ def export(
         raise CommandError("ONNX takes further packages; install them with `pip install fedbayes[export]`.")
     out.mkdir(parents=True, exist_ok=True)
     family, v = personal.family, personal.v
-    written = [_write("network", personal, family.centre(v), out, test)]
+    weights = {"network": family.centre(v)}
     if family.gated:
-        written.append(_write("pruned", personal, prune(family, v, threshold), out, test))
+        weights["pruned"] = prune(family, v, threshold)
+    written = [_write(name, personal, theta, out, test) for name, theta in weights.items()]
+    for name, theta in weights.items():  # last: there are networks that ONNX cannot hold
+        network = around(personal.network, theta, personal.buffers)
+        write_onnx(network, personal.card.inputs, out / f"{name}.onnx", personal.card.agreement)
     return written
 
 
@@ -89,18 +92,23 @@ def _write(
     name: str, personal: PersonalModel, theta: Tensor, out: Path, test: tuple[Tensor, Tensor] | None
 ) -> Network:
     card, pruned = personal.card, name == "pruned"
-    network = copy.deepcopy(personal.network).eval()
-    network.load_state_dict(unflatten(theta, shapes_of(network)) | dict(personal.buffers))
+    network = around(personal.network, theta, personal.buffers).eval()
     plain, tags = network, {"format": FORMAT, "classes": json.dumps(card.classes), "model": card.model}
     tags |= {"agreement": card.agreement.write()}
     if isinstance(network, WithNoise):
         plain = network.network
         tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
-    weights = {key: tensor.detach().clone() for key, tensor in plain.named_parameters()}
-    tags |= {"shapes": json.dumps(shapes_of(plain))} if pruned else {}
-    data = save((pack(weights) if pruned else weights) | dict(plain.named_buffers()), tags)
+    tensors = state_dict_of(plain)
+    if pruned:
+        named = plain.state_dict(keep_vars=True).items()
+        learned = {key: tensors.pop(key) for key, value in named if getattr(value, "requires_grad", False)}
+        tags |= {"shapes": json.dumps({key: tensor.shape for key, tensor in learned.items()})}
+        tensors |= pack(learned)
+    try:
+        data = save(tensors, tags)
+    except KeyError as error:  # complex numbers, in part or all, by its version
+        raise ModelError(f"safetensors cannot hold the network's buffers of the type {error}.") from None
     replace_file(out / f"{name}.safetensors", data)
-    write_onnx(network, card.inputs, out / f"{name}.onnx", card.agreement)
     score = None
     if test is not None:
         found = outputs(personal.network, theta, personal.inputs(test[0]), personal.buffers)
@@ -158,7 +166,9 @@ def write_onnx(
             )
     except Exception as error:  # whatever torch's exporter raises for a user's own network
         reason = str(error).strip().split("\n")[0]
-        raise ModelError(f"The network cannot be written as ONNX ({reason}).") from error
+        raise ModelError(
+            f"The network cannot be written as ONNX ({reason}); its state dict is beside {file.name}."
+        ) from error
     assert program is not None
     program.save(file)
 

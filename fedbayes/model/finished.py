@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayes_core.flat import named_statistics, statistics_of
+from bayes_core.flat import fingerprint, named_statistics, statistics_of
 from bayes_core.predict.predictor import WeightsPredictor
 from client_app.card import Card
 from client_app.method import ClientMethod, Received, load
@@ -36,6 +36,7 @@ class Finished:
     settings: Settings
     uuid: str
     inputs: tuple[int, ...]
+    fingerprint: str  # of the network
     agreement: Agreement
     state: State  # of the server: w, or the clusters' u0, u1, …
 
@@ -53,12 +54,13 @@ class Finished:
         _, tensors, memory = checkpoint
         try:
             uuid, inputs = str(config["uuid"]), tuple(config["model"]["inputs"])
+            marked = str(config["model"]["fingerprint"])
             agreement = Agreement.of_dict(config["agreement"])
         except (KeyError, TypeError) as error:
             raise ModelError(
                 f"{folder / 'config.json'} does not say what the run was trained on ({error})."
             ) from None
-        return cls(settings, uuid, inputs, agreement, State.of(tensors, memory.get("method", {})))
+        return cls(settings, uuid, inputs, marked, agreement, State.of(tensors, memory.get("method", {})))
 
     def server(self) -> ServerMethod:
         """The server's half of the run's method; ModelError where it has no global model."""
@@ -90,9 +92,14 @@ class Finished:
         return load(self.settings.method)(self.settings, network, x.to(device), y.to(device), site, device)
 
     def network(self, agreement: Agreement) -> nn.Module:
-        """As the run's sites have it."""
+        """As the run's sites have it; ModelError where this machine's version of the model is another one."""
         settings, noise = self.settings, agreement.scaled_noise(self.settings.noise_level)
-        return build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
+        network = build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
+        if fingerprint(network) != self.fingerprint:
+            raise ModelError(
+                f"The model {settings.model} here has other parameters than the one of the run {settings.run_name}."
+            )
+        return network
 
     def read(self, source: str) -> NewExamples:
         """A site's examples, in their own units."""

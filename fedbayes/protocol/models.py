@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from bayes_core.flat import fingerprint
+from bayes_core.flat import fingerprint, shapes_of, trained
 from bayes_core.networks import NETWORKS, WithNoise
 from fedbayes.protocol.streams import seed_of
 from fedbayes.protocol.user_code import UserCodeError, find, problem
@@ -44,11 +44,17 @@ def _plain(model: str, inputs: Sequence[int], classes: int, seed: int) -> nn.Mod
         raise UserCodeError(
             f"model={model} has lazy layers, whose shapes are not known yet; give their sizes."
         )
-    if not parameters or not all(parameter.is_floating_point() for parameter in parameters):
+    learned = list(trained(network).values())
+    if parameters and not learned:
+        raise UserCodeError(
+            f"model={model} has only frozen parameters (requires_grad=False): there is nothing to learn."
+        )
+    if not learned or not all(parameter.is_floating_point() for parameter in learned):
         raise UserCodeError(f"model={model} has no parameters, or some that are no floating-point numbers.")
     if fingerprint(network) != fingerprint(again):
+        what = "frozen parameters" if shapes_of(network) == shapes_of(again) else "shapes"
         raise UserCodeError(
-            f"model={model} made two networks of different shapes in two calls; all sites need the same one."
+            f"model={model} made two networks of different {what} in two calls; all sites need the same one."
         )
     _require_outputs(network, model, inputs, classes)
     return network

@@ -37,7 +37,7 @@ class Site:
     input_shape: tuple[int, ...]
     classes: tuple[str, ...]
     claim: Claim
-    fingerprint: str  # of the model's parameter names and shapes
+    fingerprint: str  # of the model's parameters: names, shapes, what is frozen
     group: int | None  # its true group, where the data layout has groups
     partitions: int  # into how many shares a simulation cuts its data
     labels: tuple[int, ...] | None  # training examples of each class, where the site tells

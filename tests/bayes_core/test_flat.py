@@ -2,18 +2,22 @@
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import nn
 from torch.func import functional_call
 
 from bayes_core.flat import (
     Split,
+    around,
     buffers_in,
     buffers_of,
     fingerprint,
     flatten,
     shapes_of,
+    state_dict_of,
     unflatten,
     with_buffers,
+    without_buffers,
 )
 
 
@@ -101,3 +105,53 @@ def test_all_or_nothing_may_be_shared(stays: list[str]) -> None:
 def test_a_parameter_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match="No parameter hat; there are body, head"):
         Split.of({"body": torch.Size([1]), "head": torch.Size([1])}, ["hat"])
+
+
+def test_frozen_parameters_are_constants() -> None:
+    one = network()
+    one[0].requires_grad_(False)
+    assert list(shapes_of(one)) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert flatten(one).shape == (2 + 2 + 8 * 3 + 3,)
+    x = torch.ones(1, 1, 4, 4)
+    copied = around(one, 2 * flatten(one), {}).eval()
+    theirs = functional_call(one.eval(), unflatten(2 * flatten(one), shapes_of(one)), (x,))
+    assert torch.equal(copied(x), theirs) and torch.equal(copied[0].weight, one[0].weight)
+    assert not copied[0].weight.requires_grad and copied[3].weight.requires_grad
+
+
+def test_the_fingerprint_tells_frozen_values_apart_and_stays_that_of_before_without_them() -> None:
+    assert fingerprint(network()) == "4c5864a48fa692e8"
+    made = {}
+    for factor, dtype in ((1, torch.float32), (2, torch.float32), (1, torch.bfloat16)):
+        one = network()
+        one[3].requires_grad_(False).to(dtype).weight.mul_(factor)
+        made[factor, dtype] = fingerprint(one)
+    assert len({*made.values(), fingerprint(network())}) == 4
+    again = network()
+    again[3].requires_grad_(False)
+    assert fingerprint(again) == made[1, torch.float32]
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_buffers_are_stored_as_pairs_of_numbers(dtype: torch.dtype) -> None:
+    turns = torch.tensor([1 + 2j, -3j], dtype=dtype)
+    stored = with_buffers({}, {"rope.turns": turns, "rope.back": turns.conj(), "mask": torch.ones(1)})
+    assert list(stored) == ["buffer.as_real:rope.turns", "buffer.as_real:rope.back", "buffer.mask"]
+    assert not any(tensor.is_complex() for tensor in stored.values())
+    found = buffers_in(load(save(stored)))
+    assert torch.equal(found["rope.turns"], turns) and torch.equal(found["rope.back"], turns.conj())
+    assert found["rope.turns"].dtype == dtype and without_buffers(stored | {"q": turns}) == {"q": turns}
+
+
+def test_a_copy_shares_weights_and_buffers_as_the_network_does() -> None:
+    one = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+    one[1].weight = one[0].weight
+    theta, buffers = torch.arange(9.0 + 6 + 6), buffers_of(one)
+    copied = around(one, theta, buffers)
+    assert copied[1].weight is copied[0].weight and copied[2].running_mean is buffers["2.running_mean"]
+    theta[0] = 7
+    assert copied[1].weight[0, 0] == 7, "a view"
+    held = state_dict_of(copied)
+    assert held.keys() == one.state_dict().keys()
+    one.load_state_dict(held)
+    assert torch.equal(flatten(one), theta)

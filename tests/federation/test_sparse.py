@@ -119,3 +119,12 @@ def test_reset_restarts_q_from_the_servers_distribution(federate: Federate) -> N
     assert kept.rows[2]["pm_nll"] != reset.rows[2]["pm_nll"], "the first round has no past to forget"
     assert reset.state == "finished" and 0 < float(reset.rows[-1]["pm_nonzero"]) < 1
     assert float(reset.rows[-1]["pm_nll"]) < float(reset.rows[0]["pm_nll"])
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "moments"])
+def test_a_lambda_that_float32_rounds_to_one_is_a_gate_all_the_same(
+    federate: Federate, aggregation: str
+) -> None:
+    run = federate(clients=2, method="sfedbayes", lambda_init=0.99999999, aggregation=aggregation)
+    assert {row["clients_failed"] for row in run.rows[1:]} == {"0"} and run.said("warning") == []
+    assert 0.9 < run.tensors["w"][2].min() < run.tensors["w"][2].max() < 1

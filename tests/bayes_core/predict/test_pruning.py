@@ -26,3 +26,9 @@ def test_packing_loses_nothing() -> None:
     assert len(packed["a.values"]) == int((weights["a"] != 0).sum()) and len(packed["a.mask"]) == 10
     got = unpack(packed, {name: weight.shape for name, weight in weights.items()})
     assert got.keys() == weights.keys() and all(torch.equal(got[name], weights[name]) for name in weights)
+
+
+def test_a_buffer_called_mask_stays() -> None:
+    tensors = pack({"head": torch.tensor([0.0, 2.0])}) | {"attention.mask": torch.ones(2)}
+    got = unpack(tensors, {"head": (2,)})
+    assert got.keys() == {"head", "attention.mask"} and got["head"].tolist() == [0, 2]

@@ -14,6 +14,7 @@ from bayes_core.fast.compiled import library
 from bayes_core.server.aggregate import (
     BLOCK,
     Aggregate,
+    DeepSum,
     Mean,
     Moments,
     Sum,
@@ -165,6 +166,8 @@ def test_without_a_compiler_nothing_stays_in_memory() -> None:
 def test_terms_that_do_not_fit_are_refused(terms: Tensor) -> None:
     with pytest.raises(ValueError, match="Terms of the shape"):
         Sum(4).add(0, terms, 1.0)
+    with pytest.raises(ValueError, match="Terms of the shape"):
+        DeepSum(4, 3).add(0, terms, 1.0)
 
 
 @pytest.mark.parametrize("rows", [2, 3])
