@@ -4,8 +4,8 @@ Client i observes y = f_i(x) + ε, x uniform on [−1, 1], ε ~ N(0, NOISE²), w
 
     f_i(x) = Σ_k 2^−k · cos(2^k·π·x + φ_ik),   k = 0 … 4
 
-a Weierstrass sum: down to its finest wave it is β-Hölder with β = 1, in d = 1 dimension. The two widest waves are the
-same at all clients, which is what they can learn from each other; the phases of the finer ones are each client's own.
+five waves of halving width and height. The two widest waves are the same at all clients, which is what they can learn
+from each other; the phases of the finer ones are each client's own.
 """
 
 import numpy as np
