@@ -1,0 +1,193 @@
+"""How many kinds of client there are, and which: from what each two of them have learned in common.
+
+Ψ_ij is large where two clients differ in kind, and where either has moved far on its own: few examples, odd labels. So
+it is not Ψ that is clustered but what is left without each client's own part. With the common start as a further point
+0, and Ψ about a squared distance,
+
+    S_ij = ½(Ψ_i0 + Ψ_j0 − Ψ_ij) / √(Ψ_i0 Ψ_j0)
+
+is the cosine between the moves of i and j: what is theirs alone is orthogonal and adds nothing. Clients of one kind have
+S_ij = f_i f_j, with a strength f that grows with the number of examples; of two kinds, r f_i f_j with r < 1.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+APART = 0.35  # clusters have at least so much less in common than clients of one (1 − r) …
+DEVIATIONS = 2.25  # … and so many times what is left over from f_i f_j and r f_i f_j, relative to the level …
+UNEVEN = 0.28  # … which may not be more than this: else there are no kinds, but clients that differ by degrees
+WEAK = 0.5  # the level of a cluster, relative to the highest, that may be mere noise
+ODD_DEVIATIONS = 3.0  # of the strengths: a client so much weaker than its cluster is like nobody
+MOST_SINGLE = 0.2  # of the clients: with more of them left over, what remains are no kinds
+FEWEST = 4
+Matrix = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """A partition, and how sure it is."""
+
+    labels: list[int]  # 0 … k−1, numbered in the order in which they first occur
+    sure: bool
+    why: str  # a sentence or two
+    odd: list[int]  # clients that have little in common with any other
+    common: float  # r of the two clusters that have most in common; 1 for one cluster
+    uneven: float  # how much what two clients have in common varies, relative to its mean
+
+    @property
+    def k(self) -> int:
+        return max(self.labels, default=0) + 1
+
+
+def in_common(psi: Matrix, start: Matrix | None = None) -> Matrix:
+    """S (N, N), zero on the diagonal, from Ψ and its values between each client and the start.
+
+    Without those, each client's own part a_i is fitted (Ψ_ij ≈ a_i + a_j), and the two that are then farthest apart
+    are taken to have nothing in common. A client that is like no other cannot be told from a noisy one then.
+    """
+    n = len(psi)
+    if start is None:
+        total = psi.sum() / (2 * (n - 1)) if n > 1 else 0.0
+        own = (psi.sum(1) - total) / max(n - 2, 1)
+        rest = psi - own[:, None] - own
+        np.fill_diagonal(rest, 0)
+        start = own + max(float(rest.max()), 0) / 2
+    start = np.maximum(start, 1e-12 * max(float(psi.max(initial=0)), 1e-12))
+    common: Matrix = (start[:, None] + start - psi) / (2 * np.sqrt(np.outer(start, start)))
+    np.fill_diagonal(common, 0)
+    return common
+
+
+def tree(common: Matrix) -> NDArray[np.float64]:
+    """Average linkage: the two groups that have most in common on average join first."""
+    from scipy.cluster.hierarchy import linkage  # half a second to import, which every client would pay
+    from scipy.spatial.distance import squareform
+
+    merges: NDArray[np.float64] = linkage(squareform(1 - common, checks=False), "average")
+    return merges
+
+
+def cuts(merges: NDArray[np.float64], n: int) -> Iterator[Whole]:
+    """Labels of the partitions that the tree gives, with n−1, n−2 … 1 groups."""
+    labels: Whole = np.arange(n)
+    for step, (left, right) in enumerate(merges[:, :2].astype(int)):
+        labels = np.where((labels == left) | (labels == right), n + step, labels)
+        yield np.unique(labels, return_inverse=True)[1]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One partition, measured: its clusters have two members or more, and the other clients are single."""
+
+    labels: Whole
+    single: Whole
+    clusters: list[Whole]
+    strength: Matrix  # f_i / √level; of a single client relative to the cluster it has most in common with
+    nearest: Whole  # the cluster of each client; of a single client the one it has most in common with
+    level: Matrix  # mean S within each cluster
+    common: float
+    uneven: float
+
+    def holds(self) -> bool:
+        """Whether its clusters are kinds of client."""
+        most = 1 - max(APART, DEVIATIONS * self.uneven)
+        apart = self.common <= most and bool((self.strength[self.single] <= most).all())
+        return apart and self.uneven <= UNEVEN
+
+
+def measure(common: Matrix, labels: Whole) -> Cut | None:
+    """None where a cluster has nothing in common."""
+    n = len(common)
+    groups = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    clusters = [group for group in groups if len(group) > 1]
+    single = np.asarray([group[0] for group in groups if len(group) == 1], np.int64)
+    if not clusters:
+        return None
+    belongs = np.zeros((n, len(clusters)))
+    for number, group in enumerate(clusters):
+        belongs[group, number] = 1
+    inside = belongs.sum(1) > 0
+    nearest = belongs.argmax(1)
+    own = (common @ belongs / np.maximum(belongs.sum(0) - belongs, 1))[np.arange(n), nearest]
+    level = belongs.T @ own / belongs.sum(0)
+    if (level <= 0).any():
+        return None
+    strength = np.where(inside, own / level[nearest], 0)
+    scale = np.sqrt(level)[nearest] * inside
+    fit = np.outer(strength, strength)  # what clients of one kind have in common, relative to the level
+    relative = common / np.where(inside, scale, 1)[:, None] / np.where(inside, scale, 1)
+    np.fill_diagonal(fit, 0)
+    products, squares = belongs.T @ (relative * fit) @ belongs, belongs.T @ fit**2 @ belongs
+    r = products / squares
+    np.fill_diagonal(r, 1)
+    both = np.outer(inside, inside)
+    left_over = np.where(both, relative - r[nearest][:, nearest] * fit, 0)
+    np.fill_diagonal(left_over, 0)
+    sizes = belongs.sum(0)
+    pairs = np.triu(np.outer(sizes, sizes), 1)
+    free = np.maximum(sizes * (sizes - 3) / 2, 0).sum() + (pairs - (pairs > 0)).sum()
+    uneven = float(np.sqrt((left_over**2).sum() / 2 / max(free, 1)))
+    if len(single):
+        toward = (common[single] * strength) @ belongs / (belongs.T @ strength**2 * level)
+        nearest[single], strength[single] = toward.argmax(1), toward.max(1)
+    between = r[~np.eye(len(clusters), dtype=bool)]
+    return Cut(labels, single, clusters, strength, nearest, level, float(between.max(initial=-1)), uneven)
+
+
+def kinds(psi: Matrix, start: Matrix | None = None, names: Sequence[str] = ()) -> Kinds:
+    """The kinds of client, or one where there is doubt.
+
+    Args:
+        psi: Ψ (N, N).
+        start: Ψ between each client and the start that all had in common (N), if known.
+        names: of the clients, for the sentence that says why.
+    """
+    n = len(psi)
+    if n < FEWEST:
+        why = f"Fewer than {FEWEST} clients are too few to tell kinds apart." if n > 1 else "There is one client."
+        return Kinds([0] * n, n < 2, why, [], 1.0, 0.0)
+    common = in_common(psi, start)
+    measured = [measure(common, labels) for labels in cuts(tree(common), n)]
+    whole = measured[-1]
+    held = [cut for cut in measured if cut and len(cut.clusters) > 1 and len(cut.single) <= MOST_SINGLE * n]
+    held = [cut for cut in held if cut.holds()]
+    best = max(held, key=lambda cut: (len(cut.clusters), -len(cut.single)), default=whole)
+    if best is None:
+        return Kinds([0] * n, False, "The clients have nothing in common.", [], 1.0, 0.0)
+    return _judged(best, names or [str(client) for client in range(n)])
+
+
+def _judged(cut: Cut, names: Sequence[str]) -> Kinds:
+    """What speaks against a partition, in words."""
+    k = len(cut.clusters)
+    within = np.delete(cut.strength, cut.single)
+    spread = 1.4826 * float(np.median(np.abs(within - np.median(within))))
+    weak = np.flatnonzero(cut.strength < float(np.median(within)) * (1 - max(APART, ODD_DEVIATIONS * spread)))
+    odd = sorted({*weak.tolist(), *cut.single.tolist()})
+    told = []
+    if k > 1:
+        told.append(
+            f"Clients of different clusters have at most {max(cut.common, 0):.0%} as much in common as those of one."
+        )
+    if odd:
+        who = ", ".join(names[client] for client in odd[:5]) + (" …" if len(odd) > 5 else "")
+        told.append(
+            f"Little in common with any other: {who}. Of a kind of their own, or with few examples or wrong labels."
+        )
+    if cut.uneven > UNEVEN:
+        told.append(
+            f"What two clients have in common varies by {cut.uneven:.0%}, too much to tell kinds apart, as it does "
+            "when clients hold different labels."
+        )
+    if cut.level.min() < WEAK * cut.level.max():
+        told.append("One cluster's clients have less than half as much in common as another's: perhaps only noise.")
+    sure = len(told) == (k > 1)
+    if k == 1 and sure:
+        told.append(f"All have about as much in common (it varies by {cut.uneven:.0%}), and no groups stand apart.")
+    numbers: dict[int, int] = {}
+    labels = [numbers.setdefault(int(cluster), len(numbers)) for cluster in cut.nearest]
+    return Kinds(labels, sure, " ".join(told), odd, cut.common if k > 1 else 1.0, cut.uneven)
