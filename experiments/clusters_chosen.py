@@ -9,6 +9,7 @@ compared in seconds.
 """
 
 import argparse
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from bayes_core import symmetric_kl_matrix
 from bayes_core.flat import flatten
+from bayes_core.server.clustering import choose_k_with_evidence
 from client_app.data.sources import read_pool
 from client_app.methods.cfedbayes import CFedBayes
 from fedbayes.protocol.models import build
@@ -98,43 +100,62 @@ def clients(case: Case, seed: int, data: str, data_dir: str) -> Iterator[tuple[T
         yield x.contiguous(), noise if number < case.noisy else y
 
 
-def measured(case: Case, seed: int, data: str, data_dir: str, cache: Path) -> tuple[Tensor, list[int]]:
-    """Ψ of the common start and the clients after it, (N+1, N+1), and how many examples each client has."""
+def measured(case: Case, seed: int, data: str, data_dir: str, cache: Path) -> Tensor:
+    """Ψ of the common start and the clients after it, (N+1, N+1)."""
     file = cache / f"{data} {case.name} {seed}.npz"
     if not file.exists():
         words = {"method": "cfedbayes", "dataset": data, "seed": seed, "family": case.family}
         settings = Settings.parse(defaults() | words)
-        cpu, stack, counts = torch.device("cpu"), [], []
+        cpu, stack = torch.device("cpu"), []
         for number, (x, y) in enumerate(clients(case, seed, data, data_dir)):
             network = build("dnn", x.shape[1:], 10, seed)
             method = CFedBayes(settings, network, x, y, str(number), cpu)
             w = method.family.init(flatten(network), method.options.rho_init, method.options.lambda_init)
             stack.append(method.train(method.start({"w": w}), {"w": w}, 0).uploads["w"])
-            counts.append(len(x))
         psi = symmetric_kl_matrix(torch.stack([w, *stack]), method.family)
-        halves = torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(seed)).chunk(2)
-        a, b = (symmetric_kl_matrix(torch.stack([w, *stack])[:, :, h], method.family) for h in halves)
         cache.mkdir(parents=True, exist_ok=True)
-        np.savez(file, psi=psi.numpy(), n=counts, a=a.numpy(), b=b.numpy())
-        if data == "digits" and len(stack) <= 20:
-            np.save(file.with_suffix(".npy"), torch.stack([w, *stack]).numpy())
-    stored = np.load(file)
-    return torch.from_numpy(stored["psi"]), stored["n"].tolist()
+        np.savez(file, psi=psi.numpy())
+    return torch.from_numpy(np.load(file)["psi"])
 
 
-def numbers(words: str) -> list[int]:
-    first, _, last = words.partition("-")
-    return list(range(int(first), int(last or first) + 1))
+def line(case: Case, seeds: list[int], data: str, data_dir: str, cache: Path) -> str:
+    found: Counter[int] = Counter()
+    right, unsure, wrong_and_sure, scores = 0, 0, 0, []
+    for seed in seeds:
+        psi = measured(case, seed, data, data_dir, cache)
+        choice = choose_k_with_evidence(psi[1:, 1:], psi[0, 1:])
+        score = adjusted_rand_score(case.groups, choice.kinds.labels)
+        found[choice.k] += 1
+        scores.append(score)
+        right += score == 1
+        unsure += not choice.kinds.sure
+        wrong_and_sure += score < 1 and choice.kinds.sure
+    chosen = ", ".join(f"{k}: {count}" for k, count in sorted(found.items()))
+    return (
+        f"| {data} | {case.name} | {len(case.sizes)} | {chosen} | {right} of {len(seeds)} | {np.mean(scores):.2f} "
+        f"| {unsure} | {wrong_and_sure} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", default="digits", choices=EXAMPLES)
+    parser.add_argument("--data-dir", default="data")
+    parser.add_argument("--seeds", default="100-119", help="first-last; the rule was made on 0-9")
+    parser.add_argument("--cases", default="", help="only cases whose name has this in it")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "clusters-chosen")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    first, _, last = given.seeds.partition("-")
+    seeds = list(range(int(first), int(last or first) + 1))
+    print("| data | case | true K | K chosen: times | right | ARI | not sure | sure and wrong |")
+    print("|---|---|---|---|---|---|---|---|")
+    for case in CASES:
+        if given.cases in case.name:
+            print(line(case, seeds, given.data, given.data_dir, given.cache), flush=True)
 
 
 if __name__ == "__main__":
-    import sys, time
-    torch.set_num_threads(1)
-    data, seeds = sys.argv[1], numbers(sys.argv[2])
-    for case in CASES:
-        if len(sys.argv) > 3 and sys.argv[3] not in case.name: continue
-        t = time.time()
-        for seed in seeds:
-            if sum(case.sizes) > 50 and seed % 10 > 4: continue
-            measured(case, seed, data, "/tmp/data", Path("/tmp/h4cache"))
-        print(case.name, round(time.time() - t, 1), flush=True)
+    main()

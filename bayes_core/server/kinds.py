@@ -6,8 +6,8 @@ it is not Ψ that is clustered but what is left without each client's own part. 
 
     S_ij = ½(Ψ_i0 + Ψ_j0 − Ψ_ij) / √(Ψ_i0 Ψ_j0)
 
-is the cosine between the moves of i and j: what is theirs alone is orthogonal and adds nothing. Clients of one kind have
-S_ij = f_i f_j, with a strength f that grows with the number of examples; of two kinds, r f_i f_j with r < 1.
+is the cosine between the moves of i and j: what is theirs alone is orthogonal and adds nothing. Clients of one kind
+have S_ij = f_i f_j, with a strength f that grows with the number of examples; of two kinds, r f_i f_j with r < 1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,15 @@ from numpy.typing import NDArray
 
 APART = 0.35  # clusters have at least so much less in common than clients of one (1 − r) …
 DEVIATIONS = 2.25  # … and so many times what is left over from f_i f_j and r f_i f_j, relative to the level …
-UNEVEN = 0.28  # … which may not be more than this: else there are no kinds, but clients that differ by degrees
+UNEVEN = (
+    0.28  # … which may not be more than this: else there are no kinds, but clients that differ by degrees
+)
 WEAK = 0.5  # the level of a cluster, relative to the highest, that may be mere noise
 ODD_DEVIATIONS = 3.0  # of the strengths: a client so much weaker than its cluster is like nobody
 MOST_SINGLE = 0.2  # of the clients: with more of them left over, what remains are no kinds
+MOST_KINDS = 30
 FEWEST = 4
+FAR = 1e100
 Matrix = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
@@ -43,23 +47,34 @@ class Kinds:
         return max(self.labels, default=0) + 1
 
 
+def in_order(labels: Sequence[int]) -> list[int]:
+    """The same partition, numbered in the order in which its clusters first occur."""
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(label, len(numbers)) for label in labels]
+
+
 def in_common(psi: Matrix, start: Matrix | None = None) -> Matrix:
     """S (N, N), zero on the diagonal, from Ψ and its values between each client and the start.
 
     Without those, each client's own part a_i is fitted (Ψ_ij ≈ a_i + a_j), and the two that are then farthest apart
     are taken to have nothing in common. A client that is like no other cannot be told from a noisy one then.
     """
-    n = len(psi)
+    n, psi = len(psi), _finite(psi)
     if start is None:
         total = psi.sum() / (2 * (n - 1)) if n > 1 else 0.0
         own = (psi.sum(1) - total) / max(n - 2, 1)
         rest = psi - own[:, None] - own
         np.fill_diagonal(rest, 0)
         start = own + max(float(rest.max()), 0) / 2
-    start = np.maximum(start, 1e-12 * max(float(psi.max(initial=0)), 1e-12))
+    start = np.maximum(_finite(start), 1e-12 * max(float(psi.max(initial=0)), 1e-12))
     common: Matrix = (start[:, None] + start - psi) / (2 * np.sqrt(np.outer(start, start)))
     np.fill_diagonal(common, 0)
     return common
+
+
+def _finite(psi: Matrix) -> Matrix:
+    """Absurd uploads may be infinitely far away."""
+    return np.nan_to_num(psi, nan=FAR, posinf=FAR).clip(0, FAR)
 
 
 def tree(common: Matrix) -> NDArray[np.float64]:
@@ -83,13 +98,11 @@ def cuts(merges: NDArray[np.float64], n: int) -> Iterator[Whole]:
 class Cut:
     """One partition, measured: its clusters have two members or more, and the other clients are single."""
 
-    labels: Whole
     single: Whole
-    clusters: list[Whole]
     strength: Matrix  # f_i / √level; of a single client relative to the cluster it has most in common with
     nearest: Whole  # the cluster of each client; of a single client the one it has most in common with
     level: Matrix  # mean S within each cluster
-    common: float
+    common: float  # r of the two clusters that have most in common
     uneven: float
 
     def holds(self) -> bool:
@@ -135,7 +148,7 @@ def measure(common: Matrix, labels: Whole) -> Cut | None:
         toward = (common[single] * strength) @ belongs / (belongs.T @ strength**2 * level)
         nearest[single], strength[single] = toward.argmax(1), toward.max(1)
     between = r[~np.eye(len(clusters), dtype=bool)]
-    return Cut(labels, single, clusters, strength, nearest, level, float(between.max(initial=-1)), uneven)
+    return Cut(single, strength, nearest, level, float(between.max(initial=-1)), uneven)
 
 
 def kinds(psi: Matrix, start: Matrix | None = None, names: Sequence[str] = ()) -> Kinds:
@@ -148,22 +161,29 @@ def kinds(psi: Matrix, start: Matrix | None = None, names: Sequence[str] = ()) -
     """
     n = len(psi)
     if n < FEWEST:
-        why = f"Fewer than {FEWEST} clients are too few to tell kinds apart." if n > 1 else "There is one client."
+        why = (
+            f"Fewer than {FEWEST} clients are too few to tell kinds apart."
+            if n > 1
+            else "There is one client."
+        )
         return Kinds([0] * n, n < 2, why, [], 1.0, 0.0)
     common = in_common(psi, start)
-    measured = [measure(common, labels) for labels in cuts(tree(common), n)]
-    whole = measured[-1]
-    held = [cut for cut in measured if cut and len(cut.clusters) > 1 and len(cut.single) <= MOST_SINGLE * n]
-    held = [cut for cut in held if cut.holds()]
-    best = max(held, key=lambda cut: (len(cut.clusters), -len(cut.single)), default=whole)
+    measured = [measure(common, labels) for labels in cuts(tree(common), n) if _few_are_left_over(labels)]
+    held = [cut for cut in measured if cut and len(cut.level) > 1 and cut.holds()]
+    best = max(held, key=lambda cut: (len(cut.level), -len(cut.single)), default=measured[-1])
     if best is None:
         return Kinds([0] * n, False, "The clients have nothing in common.", [], 1.0, 0.0)
     return _judged(best, names or [str(client) for client in range(n)])
 
 
+def _few_are_left_over(labels: Whole) -> bool:
+    sizes = np.bincount(labels)
+    return int((sizes > 1).sum()) <= MOST_KINDS and int((sizes == 1).sum()) <= MOST_SINGLE * len(labels)
+
+
 def _judged(cut: Cut, names: Sequence[str]) -> Kinds:
     """What speaks against a partition, in words."""
-    k = len(cut.clusters)
+    k = len(cut.level)
     within = np.delete(cut.strength, cut.single)
     spread = 1.4826 * float(np.median(np.abs(within - np.median(within))))
     weak = np.flatnonzero(cut.strength < float(np.median(within)) * (1 - max(APART, ODD_DEVIATIONS * spread)))
@@ -184,10 +204,14 @@ def _judged(cut: Cut, names: Sequence[str]) -> Kinds:
             "when clients hold different labels."
         )
     if cut.level.min() < WEAK * cut.level.max():
-        told.append("One cluster's clients have less than half as much in common as another's: perhaps only noise.")
+        told.append(
+            "One cluster's clients have less than half as much in common as another's: perhaps only noise."
+        )
     sure = len(told) == (k > 1)
     if k == 1 and sure:
-        told.append(f"All have about as much in common (it varies by {cut.uneven:.0%}), and no groups stand apart.")
-    numbers: dict[int, int] = {}
-    labels = [numbers.setdefault(int(cluster), len(numbers)) for cluster in cut.nearest]
-    return Kinds(labels, sure, " ".join(told), odd, cut.common if k > 1 else 1.0, cut.uneven)
+        told.append(
+            f"All have about as much in common (it varies by {cut.uneven:.0%}), and no groups stand apart."
+        )
+    return Kinds(
+        in_order(cut.nearest.tolist()), sure, " ".join(told), odd, cut.common if k > 1 else 1.0, cut.uneven
+    )
