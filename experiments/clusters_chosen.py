@@ -52,6 +52,7 @@ class Case:
 CASES = [
     *(Case(f"one kind, {n}", (n,)) for n in (4, 6, 10, 12, 20, 40, 100)),
     Case("one kind, 12, n 20…400", (12,), unequal=True),
+    Case("one kind, 24, n 20…400", (24,), unequal=True),
     Case("3+3", (3, 3)),
     Case("5+5", (5, 5)),
     Case("10+10", (10, 10)),

@@ -1,8 +1,9 @@
-"""cFedBayes, the server's half: K priors, one for each kind of client, found by spectral clustering.
+"""cFedBayes, the server's half: K priors, one for each kind of client.
 
 Round 0 trains every client once from the common start and is not counted. The uploads are clustered by what each two
-have learned in common (K given or chosen), and u_k starts as the mean of the uploads in cluster k. In every later round a client gets all K priors, takes the nearest, and says which; each u_k goes
-(1−β)-extrapolated towards the mean of those who chose it, and one that nobody chose stays as it is.
+have learned in common (K given or chosen), and u_k starts as the mean of the uploads in cluster k. In every later round
+a client gets all K priors, takes the nearest, and says which; each u_k goes (1−β)-extrapolated towards the mean of
+those who chose it, and one that nobody chose stays as it is.
 
 Different from the paper: it divides by |S_k| while summing an indicator; the mean over members is meant. The
 family is open, so sparse and clustered together is `family = "spike-slab"`.

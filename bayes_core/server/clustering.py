@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayes_core.families import Family
@@ -103,16 +102,20 @@ def spectral_clusters(psi: Tensor, k: int, seed: int = 0, start: Tensor | None =
 
 
 def clusters_asked_for(psi: Tensor, k: int, seed: int, start: Tensor) -> list[int]:
-    """K clusters: the spectral ones, or the tree's where only those are apart, as a client that is like no other is."""
-    spectral = spectral_clusters(psi, k, seed, start)
+    """K clusters: spectral by what clients have in common, or the tree's, where these are apart; else the paper's.
+
+    The tree sees a client that is like no other; spectral clustering prefers clusters of like size.
+    """
+    paper = spectral_clusters(psi, k, seed)
     if not 1 < k < len(psi):
-        return spectral
+        return paper
     common = in_common(_numbers(psi), _numbers(start))
     joined = list(kinds.cuts(kinds.tree(common), len(psi)))[-k]
-    return in_order(joined.tolist()) if _apart(common, joined) and not _apart(common, spectral) else spectral
+    candidates = [spectral_clusters(psi, k, seed, start), in_order(joined.tolist())]
+    return next((labels for labels in candidates if _apart(common, labels)), paper)
 
 
-def _apart(common: Matrix, labels: ArrayLike) -> bool:
+def _apart(common: Matrix, labels: list[int]) -> bool:
     cut = measure(common, np.asarray(labels))
     return cut is not None and max(cut.common, *cut.strength[cut.single], -1.0) <= 1 - APART
 

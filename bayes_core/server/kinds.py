@@ -21,6 +21,7 @@ DEVIATIONS = 2.25  # … and so many times what is left over from f_i f_j and r 
 UNEVEN = (
     0.28  # … which may not be more than this: else there are no kinds, but clients that differ by degrees
 )
+LUCKY = 1.5  # times both for a cluster of two: among many clients some two always have much in common
 WEAK = 0.5  # the level of a cluster, relative to the highest, that may be mere noise
 ODD_DEVIATIONS = 3.0  # of the strengths: a client so much weaker than its cluster is like nobody
 MOST_SINGLE = 0.2  # of the clients: with more of them left over, what remains are no kinds
@@ -66,10 +67,11 @@ def in_common(psi: Matrix, start: Matrix | None = None) -> Matrix:
         rest = psi - own[:, None] - own
         np.fill_diagonal(rest, 0)
         start = own + max(float(rest.max()), 0) / 2
-    start = np.maximum(_finite(start), 1e-12 * max(float(psi.max(initial=0)), 1e-12))
+    start = _finite(start)
+    start = np.maximum(start, max(1e-9 * float(np.median(start)), 1e-12))
     common: Matrix = (start[:, None] + start - psi) / (2 * np.sqrt(np.outer(start, start)))
     np.fill_diagonal(common, 0)
-    return common
+    return common.clip(-1, 1)  # Ψ is no squared distance where the widths differ much
 
 
 def _finite(psi: Matrix) -> Matrix:
@@ -102,14 +104,15 @@ class Cut:
     strength: Matrix  # f_i / √level; of a single client relative to the cluster it has most in common with
     nearest: Whole  # the cluster of each client; of a single client the one it has most in common with
     level: Matrix  # mean S within each cluster
-    common: float  # r of the two clusters that have most in common
+    common: float  # r of the two clusters that have most in common …
+    common_of_two: float  # … and the most of any with a cluster of two; −1 where there are none
     uneven: float
 
-    def holds(self) -> bool:
+    def holds(self, lucky: float = LUCKY) -> bool:
         """Whether its clusters are kinds of client."""
-        most = 1 - max(APART, DEVIATIONS * self.uneven)
-        apart = self.common <= most and bool((self.strength[self.single] <= most).all())
-        return apart and self.uneven <= UNEVEN
+        least = max(APART, DEVIATIONS * self.uneven)
+        apart = self.common <= 1 - least and self.common_of_two <= 1 - lucky * least
+        return apart and bool((self.strength[self.single] <= 1 - least).all()) and self.uneven <= UNEVEN
 
 
 def measure(common: Matrix, labels: Whole) -> Cut | None:
@@ -147,8 +150,9 @@ def measure(common: Matrix, labels: Whole) -> Cut | None:
     if len(single):
         toward = (common[single] * strength) @ belongs / (belongs.T @ strength**2 * level)
         nearest[single], strength[single] = toward.argmax(1), toward.max(1)
-    between = r[~np.eye(len(clusters), dtype=bool)]
-    return Cut(single, strength, nearest, level, float(between.max(initial=-1)), uneven)
+    np.fill_diagonal(r, -1)
+    most, of_two = float(r.max()), float(r[sizes == 2].max(initial=-1))
+    return Cut(single, strength, nearest, level, most, of_two, uneven)
 
 
 def kinds(psi: Matrix, start: Matrix | None = None, names: Sequence[str] = ()) -> Kinds:
@@ -173,7 +177,8 @@ def kinds(psi: Matrix, start: Matrix | None = None, names: Sequence[str] = ()) -
     best = max(held, key=lambda cut: (len(cut.level), -len(cut.single)), default=measured[-1])
     if best is None:
         return Kinds([0] * n, False, "The clients have nothing in common.", [], 1.0, 0.0)
-    return _judged(best, names or [str(client) for client in range(n)])
+    finer = any(cut and len(cut.level) > len(best.level) and cut.holds(lucky=1) for cut in measured)
+    return _judged(best, finer, names or [str(client) for client in range(n)])
 
 
 def _few_are_left_over(labels: Whole) -> bool:
@@ -181,7 +186,7 @@ def _few_are_left_over(labels: Whole) -> bool:
     return int((sizes > 1).sum()) <= MOST_KINDS and int((sizes == 1).sum()) <= MOST_SINGLE * len(labels)
 
 
-def _judged(cut: Cut, names: Sequence[str]) -> Kinds:
+def _judged(cut: Cut, finer: bool, names: Sequence[str]) -> Kinds:
     """What speaks against a partition, in words."""
     k = len(cut.level)
     within = np.delete(cut.strength, cut.single)
@@ -207,6 +212,8 @@ def _judged(cut: Cut, names: Sequence[str]) -> Kinds:
         told.append(
             "One cluster's clients have less than half as much in common as another's: perhaps only noise."
         )
+    if finer:
+        told.append("Two clients alone may be a further kind, or alike by chance.")
     sure = len(told) == (k > 1)
     if k == 1 and sure:
         told.append(
