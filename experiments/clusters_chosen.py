@@ -82,9 +82,9 @@ CASES = [
 
 
 def as_kind(x: Tensor, kind: int) -> Tensor:
-    """Images from 0 to 1, turned, mirrored or with their colours reversed."""
+    """Images from −1 to 1, turned, mirrored or with their colours reversed."""
     turned = [x, x.rot90(2, (2, 3)), x.rot90(1, (2, 3)), x.rot90(3, (2, 3)), x.flip(3), x.flip(2)]
-    return turned[kind] if kind < 6 else 1 - turned[kind - 6]
+    return turned[kind] if kind < 6 else -turned[kind - 6]
 
 
 def clients(case: Case, seed: int, data: str, data_dir: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -96,7 +96,7 @@ def clients(case: Case, seed: int, data: str, data_dir: str) -> Iterator[tuple[T
         own = torch.randperm(10, generator=random)[: case.labels]
         mine = torch.isin(y_all, own).nonzero()[:, 0]
         mine = mine[torch.randperm(len(mine), generator=random)[:size]]
-        x, y = as_kind(pool.inputs[mine].float() / pool.brightest, case.kinds[group]), y_all[mine]
+        x, y = as_kind(pool.scaled(mine.numpy()), case.kinds[group]), y_all[mine]
         noise = torch.randint(10, y.shape, generator=random)
         yield x.contiguous(), noise if number < case.noisy else y
 

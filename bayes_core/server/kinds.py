@@ -16,14 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-APART = 0.35  # clusters have at least so much less in common than clients of one (1 − r) …
+APART = 0.12  # clusters have at least so much less in common than clients of one (1 − r) …
 DEVIATIONS = 2.25  # … and so many times what is left over from f_i f_j and r f_i f_j, relative to the level …
 UNEVEN = (
     0.28  # … which may not be more than this: else there are no kinds, but clients that differ by degrees
 )
 LUCKY = 1.5  # times both for a cluster of two: among many clients some two always have much in common
+NEARLY = 0.8  # of DEVIATIONS is enough for doubt
 WEAK = 0.5  # the level of a cluster, relative to the highest, that may be mere noise
-ODD_DEVIATIONS = 3.0  # of the strengths: a client so much weaker than its cluster is like nobody
+ODD_DEVIATIONS = 4.0  # of the strengths: a client so much weaker than its cluster is like nobody
 MOST_SINGLE = 0.2  # of the clients: with more of them left over, what remains are no kinds
 MOST_KINDS = 30
 FEWEST = 4
@@ -108,10 +109,10 @@ class Cut:
     common_of_two: float  # … and the most of any with a cluster of two; −1 where there are none
     uneven: float
 
-    def holds(self, lucky: float = LUCKY) -> bool:
-        """Whether its clusters are kinds of client."""
-        least = max(APART, DEVIATIONS * self.uneven)
-        apart = self.common <= 1 - least and self.common_of_two <= 1 - lucky * least
+    def holds(self, nearly: bool = False) -> bool:
+        """Whether its clusters are kinds of client, or nearly so."""
+        least = max(APART, (NEARLY if nearly else 1) * DEVIATIONS * self.uneven)
+        apart = self.common <= 1 - least and self.common_of_two <= 1 - (1 if nearly else LUCKY) * least
         return apart and bool((self.strength[self.single] <= 1 - least).all()) and self.uneven <= UNEVEN
 
 
@@ -177,7 +178,7 @@ def kinds(psi: Matrix, start: Matrix | None = None, names: Sequence[str] = ()) -
     best = max(held, key=lambda cut: (len(cut.level), -len(cut.single)), default=measured[-1])
     if best is None:
         return Kinds([0] * n, False, "The clients have nothing in common.", [], 1.0, 0.0)
-    finer = any(cut and len(cut.level) > len(best.level) and cut.holds(lucky=1) for cut in measured)
+    finer = any(cut and len(cut.level) > len(best.level) and cut.holds(nearly=True) for cut in measured)
     return _judged(best, finer, names or [str(client) for client in range(n)])
 
 
@@ -213,7 +214,7 @@ def _judged(cut: Cut, finer: bool, names: Sequence[str]) -> Kinds:
             "One cluster's clients have less than half as much in common as another's: perhaps only noise."
         )
     if finer:
-        told.append("Two clients alone may be a further kind, or alike by chance.")
+        told.append("A finer partition nearly stands out: there may be more kinds.")
     sure = len(told) == (k > 1)
     if k == 1 and sure:
         told.append(
