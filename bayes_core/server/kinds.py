@@ -112,7 +112,7 @@ class Cut:
     def holds(self, nearly: bool = False) -> bool:
         """Whether its clusters are kinds of client, or nearly so."""
         least = max(APART, (NEARLY if nearly else 1) * DEVIATIONS * self.uneven)
-        apart = self.common <= 1 - least and self.common_of_two <= 1 - (1 if nearly else LUCKY) * least
+        apart = self.common <= 1 - least and self.common_of_two <= 1 - LUCKY * least
         return apart and bool((self.strength[self.single] <= 1 - least).all()) and self.uneven <= UNEVEN
 
 
