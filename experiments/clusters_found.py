@@ -11,9 +11,9 @@ import argparse
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from bayes_core import spectral_clusters, symmetric_kl_matrix
+from bayes_core import symmetric_kl_matrix
 from bayes_core.flat import flatten
-from bayes_core.server.clustering import choose_k_with_evidence
+from bayes_core.server.clustering import choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
 from client_app.data import load
 from client_app.methods.cfedbayes import CFedBayes
 from fedbayes.protocol.models import build
@@ -49,11 +49,13 @@ def found(clients: int, seed: int, data_dir: str, words: dict[str, object]) -> s
         method.train(method.start({"w": w}), {"w": w}, 0).uploads["w"] for method in methods
     ]  # as in a run
     psi = symmetric_kl_matrix(torch.stack(uploads), family)
-    choice = choose_k_with_evidence(psi)
+    start = symmetric_kl_to(w, uploads, family)
+    choice = choose_k_with_evidence(psi, start)
     groups = [one.group or 0 for one in data]
-    labels = spectral_clusters(psi, len(set(groups)), seed_of(seed, "clusters"))
-    score = adjusted_rand_score(groups, labels)
-    return f"| {choice.k} | {choice.gap:.4f} | {choice.rest:.4f} | {score:.1f} |"
+    asked = clusters_asked_for(psi, len(set(groups)), seed_of(seed, "clusters"), start)
+    scores = [adjusted_rand_score(groups, labels) for labels in (choice.kinds.labels, asked)]
+    sure = "yes" if choice.kinds.sure else "no"
+    return f"| {choice.k} | {sure} | {choice.kinds.uneven:.0%} | {scores[0]:.1f} | {scores[1]:.1f} |"
 
 
 def main() -> None:
@@ -63,8 +65,8 @@ def main() -> None:
     parser.add_argument("--data-dir", default="data")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("| clients | layout | seed | K found | its gap | median gap | ARI with the true K |")
-    print("|---|---|---|---|---|---|---|")
+    print("| clients | layout | seed | K found | sure | varies by | ARI | ARI with K given |")
+    print("|---|---|---|---|---|---|---|---|")
     for clients, seeds, words in CASES:
         layout = ", ".join(f"{key}={value}" for key, value in words.items())
         for seed in seeds:

@@ -1,9 +1,9 @@
-"""cFedBayes, the server's half: K priors, one for each kind of client, found by spectral clustering.
+"""cFedBayes, the server's half: K priors, one for each kind of client.
 
-Round 0 trains every client once from the common start and is not counted. The uploads' symmetric KL matrix is
-clustered (K given, or chosen from the eigenvalues of the Laplacian), and u_k starts as the mean of the uploads
-in cluster k. In every later round a client gets all K priors, takes the nearest, and says which; each u_k goes
-(1−β)-extrapolated towards the mean of those who chose it, and one that nobody chose stays as it is.
+Round 0 trains every client once from the common start and is not counted. The uploads are clustered by what each two
+have learned in common (K given or chosen), and u_k starts as the mean of the uploads in cluster k. In every later round
+a client gets all K priors, takes the nearest, and says which; each u_k goes (1−β)-extrapolated towards the mean of
+those who chose it, and one that nobody chose stays as it is.
 
 Different from the paper: it divides by |S_k| while summing an indicator; the mean over members is meant. The
 family is open, so sparse and clustered together is `family = "spike-slab"`.
@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bayes_core import Gaussian, spectral_clusters, symmetric_kl_matrix
+from bayes_core import Gaussian, symmetric_kl_matrix
 from bayes_core.families import Family
 from bayes_core.server.aggregate import Mean
-from bayes_core.server.clustering import choose_k_with_evidence
+from bayes_core.server.clustering import choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
 from fedbayes.protocol.settings import FamilyName, Natural, Options
 from fedbayes.protocol.streams import seed_of
 from strategies.rounds.clusters import Clusters, chosen_cluster
@@ -54,10 +54,14 @@ class CFedBayes(SFedBayes):
     def find_clusters(self, state: State, came: Came) -> State:
         """Cluster the first uploads; sites that were not there choose for themselves when they come."""
         sites = [upload.site for upload in came.uploads]
-        psi = symmetric_kl_matrix(torch.stack([upload.parts["w"] for upload in came.uploads]), self.family)
-        choice = choose_k_with_evidence(psi)
-        k = min(self.options.clusters or choice.k, len(sites))
-        labels = spectral_clusters(psi, k, seed_of(self.seed, "clusters"))
+        uploads = [upload.parts["w"] for upload in came.uploads]
+        psi = symmetric_kl_matrix(torch.stack(uploads), self.family)
+        start = symmetric_kl_to(state.sent["w"], uploads, self.family)
+        choice = choose_k_with_evidence(psi, start, sites)
+        found, asked = choice.kinds, min(self.options.clusters, len(sites))
+        labels = (
+            clusters_asked_for(psi, asked, seed_of(self.seed, "clusters"), start) if asked else found.labels
+        )
         k = max(labels) + 1
         sums = [self.sum_for(state, "w") for _ in range(k)]
         for upload, label in zip(came.uploads, labels, strict=True):
@@ -72,15 +76,20 @@ class CFedBayes(SFedBayes):
             "gap": choice.gap,
             "rest": choice.rest,
             "psi": psi.tolist(),
+            "start": start.tolist(),
+            "sure": found.sure,
+            "why": found.why,
+            "odd": [sites[client] for client in found.odd],
         }
         sizes = ", ".join(str(labels.count(cluster)) for cluster in range(k))
-        how = "chosen" if self.options.clusters == 0 else "asked for"
-        self.tell("clusters", k=k, message=f"{k} cluster{'s' * (k > 1)} ({how}) of {sizes} clients.")
-        found = {
+        how = "asked for" if asked else "chosen" if found.sure else "chosen, but not sure"
+        told = f"{k} cluster{'s' * (k > 1)} ({how}) of {sizes} clients."
+        self.tell("clusters", k=k, message=told if asked else f"{told} {found.why}")
+        priors = {
             f"u{label}": self.family.after_extrapolation(total.result()) for label, total in enumerate(sums)
         }
         clusters = Clusters(dict(zip(sites, labels, strict=True)))
-        return State(found, facts=clusters.facts(), statistics=self.statistics_of(state, came, labels))
+        return State(priors, facts=clusters.facts(), statistics=self.statistics_of(state, came, labels))
 
     def statistics_of(self, state: State, came: Came, labels: list[int]) -> dict[str, Tensor]:
         """The mean of the members' buffers in each cluster, where the network has such."""

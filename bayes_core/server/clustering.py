@@ -1,7 +1,8 @@
 """Which clients are alike: symmetric KL between their uploads, spectral clustering, and how many clusters.
 
 cFedBayes, round 0: Ψ_ij = ½[KL(w_i‖w_j) + KL(w_j‖w_i)], similarity Φ = 1/(Ψ+ι) with a zero diagonal (1/ι
-would swamp everything else), spectral clustering on Φ.
+would swamp everything else), spectral clustering on Φ. Different from the paper: where the common start is known, Φ is
+what two clients have learned in common (`kinds.py`), and so is the number of clusters found.
 
 Ψ of N uploads is one matrix product over all weights. With precision p = 1/σ² the directed divergence of Gaussians is
 
@@ -13,21 +14,20 @@ is centred first (by the median of a few: an absurd upload must not carry the ce
 float64, so that large, nearly equal means lose no digits.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bayes_core.families import Family
+from bayes_core.server import kinds
+from bayes_core.server.kinds import APART, Matrix, in_common, in_order, measure
 
 IOTA = 1e-6
-STANDS_OUT = 5.0
-SMALLEST_GAP = 0.005
 BLOCK = 2**19  # numbers in a block of uploads × weights: in float64 it fits a processor's cache
 VOTERS = 9  # uploads that the centre is the median of
-Matrix = NDArray[np.float64]
 
 
 def symmetric_kl_matrix(stack: Tensor, family: Family) -> Tensor:
@@ -53,11 +53,22 @@ def symmetric_kl_matrix(stack: Tensor, family: Family) -> Tensor:
     return psi.fill_diagonal_(0).clamp_min_(0)
 
 
-def affinity(psi: Tensor) -> Matrix:
-    """Φ = 1/(Ψ+ι), zero on the diagonal.
+def symmetric_kl_to(start: Tensor, uploads: Iterable[Tensor], family: Family) -> Tensor:
+    """Ψ between each upload and the distribution that all of them started from, (N,) in float64."""
+    w = start.double()
+    both = [float(family.kl(v.double(), w) + family.kl(w, v.double())) / 2 for v in uploads]
+    return torch.tensor(both, dtype=torch.float64)
+
+
+def affinity(psi: Tensor, start: Tensor | None = None) -> Matrix:
+    """Φ = 1/(Ψ+ι), zero on the diagonal; with Ψ between each upload and the start, what each two have in common.
 
     Ψ is capped at 1e6 times its median, so that one absurd upload cannot blur the others' clusters.
     """
+    if start is not None:
+        common = np.maximum(in_common(_numbers(psi), _numbers(start)), IOTA)
+        np.fill_diagonal(common, 0)
+        return common
     positive = psi[psi > 0].double()
     ceiling = 1e6 * float(positive.median()) if len(positive) else 1.0
     phi: Matrix = (1 / (psi.double().clamp_max(ceiling) + IOTA)).numpy().copy()
@@ -65,13 +76,14 @@ def affinity(psi: Tensor) -> Matrix:
     return phi
 
 
-def spectral_clusters(psi: Tensor, k: int, seed: int = 0) -> list[int]:
+def spectral_clusters(psi: Tensor, k: int, seed: int = 0, start: Tensor | None = None) -> list[int]:
     """Spectral clustering of uploads.
 
     Args:
         psi: Ψ (N, N), from `symmetric_kl_matrix`.
         k: the number of clusters; with N or more every upload is its own.
         seed: of k-means.
+        start: Ψ between each upload and the common start (N), if known.
 
     Returns:
         A cluster 0 … k−1 for each upload, numbered in the order in which they first occur.
@@ -86,9 +98,30 @@ def spectral_clusters(psi: Tensor, k: int, seed: int = 0) -> list[int]:
     model = SpectralClustering(
         k, affinity="precomputed", random_state=seed % 2**32, assign_labels="kmeans", n_init=20
     )
-    raw = model.fit(affinity(psi)).labels_.tolist()
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(label, len(numbers)) for label in raw]
+    return in_order(model.fit(affinity(psi, start)).labels_.tolist())
+
+
+def clusters_asked_for(psi: Tensor, k: int, seed: int, start: Tensor) -> list[int]:
+    """K clusters: spectral by what clients have in common, or the tree's, where these are apart; else the paper's.
+
+    The tree sees a client that is like no other; spectral clustering prefers clusters of like size.
+    """
+    paper = spectral_clusters(psi, k, seed)
+    if not 1 < k < len(psi):
+        return paper
+    common = in_common(_numbers(psi), _numbers(start))
+    joined = list(kinds.cuts(kinds.tree(common), len(psi)))[-k]
+    candidates = [spectral_clusters(psi, k, seed, start), in_order(joined.tolist())]
+    return next((labels for labels in candidates if _apart(common, labels)), paper)
+
+
+def _apart(common: Matrix, labels: list[int]) -> bool:
+    cut = measure(common, np.asarray(labels))
+    return cut is not None and max(cut.common, *cut.strength[cut.single], -1.0) <= 1 - APART
+
+
+def _numbers(psi: Tensor) -> Matrix:
+    return psi.double().cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -97,36 +130,38 @@ class Choice:
 
     k: int
     eigenvalues: list[float]  # of the normalised Laplacian, ascending
-    gap: float  # between eigenvalues k and k+1 (for k = 1: the largest gap that did not stand out) …
+    gap: float  # between eigenvalues k and k+1 (for k = 1: the largest but the first) …
     rest: float  # … and the median of the other gaps
+    kinds: kinds.Kinds  # the partition, how sure it is, and why
 
 
-def laplacian_eigenvalues(psi: Tensor) -> Matrix:
+def laplacian_eigenvalues(psi: Tensor, start: Tensor | None = None) -> Matrix:
     """Of I − D^(−½) Φ D^(−½), ascending; the first is 0."""
-    phi = affinity(psi)
+    phi = affinity(psi, start)
     root = np.sqrt(phi.sum(1))
     return np.asarray(np.linalg.eigvalsh(np.eye(len(phi)) - phi / np.outer(root, root)), np.float64)
 
 
-def choose_k_with_evidence(psi: Tensor) -> Choice:
-    """How many clusters there are, by the eigenvalue gap that stands out.
+def choose_k_with_evidence(psi: Tensor, start: Tensor | None = None, names: Sequence[str] = ()) -> Choice:
+    """How many clusters there are, by what each two clients have in common (see `kinds.py`); 1 where there is doubt.
 
-    With this kernel the first gap is always the largest and says nothing, so it is left out: K is where the
-    largest of the others is, among K ≤ N/2, and 1 where that one does not stand out from the rest
-    (`STANDS_OUT` times their median) or is tiny, as among clients that are all alike. Fewer than four clients
-    are one cluster: there is no rest to compare with.
+    Args:
+        psi: Ψ (N, N), from `symmetric_kl_matrix`.
+        start: Ψ between each upload and the common start (N). Without it a client that is like no other goes unseen.
+        names: of the clients, for the words of the evidence.
+
+    Returns:
+        K with its evidence. The eigenvalues are for the eye: the gap after the K-th is wide where K is clear.
     """
-    if len(psi) < 4:
-        values = laplacian_eigenvalues(psi).tolist() if len(psi) > 1 else [0.0]
-        return Choice(1, values, 0.0, 0.0)
-    values = laplacian_eigenvalues(psi)
+    found = kinds.kinds(_numbers(psi), None if start is None else _numbers(start), names)
+    values = laplacian_eigenvalues(psi, start) if len(psi) > 1 else np.zeros(1)
+    if len(psi) < kinds.FEWEST:
+        return Choice(1, values.tolist(), 0.0, 0.0, found)
     gaps = np.diff(values)  # gaps[k-1] is between eigenvalues k and k+1, counted from 1
-    candidates = gaps[1 : len(psi) // 2]
-    k = 2 + int(candidates.argmax())
-    gap = float(gaps[k - 1])
-    rest = float(np.median(np.delete(gaps, [0, k - 1])))
-    chosen = k if gap > max(SMALLEST_GAP, STANDS_OUT * rest) else 1
-    return Choice(chosen, values.tolist(), gap, rest)
+    at = found.k - 1 if found.k > 1 else 1 + int(gaps[1 : len(psi) // 2].argmax())
+    return Choice(
+        found.k, values.tolist(), float(gaps[at]), float(np.median(np.delete(gaps, [0, at]))), found
+    )
 
 
 def choose_k(psi: Tensor) -> tuple[int, list[float]]:
@@ -136,7 +171,7 @@ def choose_k(psi: Tensor) -> tuple[int, list[float]]:
         psi: Ψ (N, N), from `symmetric_kl_matrix`.
 
     Returns:
-        K, and the N eigenvalues of the normalised Laplacian that tell it, ascending.
+        K, and the N eigenvalues of the normalised Laplacian, ascending.
     """
     choice = choose_k_with_evidence(psi)
     return choice.k, choice.eigenvalues

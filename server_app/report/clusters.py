@@ -58,14 +58,14 @@ def heat_map(run: Run) -> Figure | None:
     caption = (
         f"Symmetric KL divergence between the clients' distributions after round 0, ordered by cluster (the "
         f"coloured strips). Strong colour: alike ({plain(round(near, 1))}); pale: far apart "
-        f"({plain(round(far, 1))}). {words}.{thin}"
+        f"({plain(round(far, 1))}). {words}.{thin}{_how_sure(found)}"
     )
     legend = [(f"fill {cluster_style(k)}", f"cluster {k}") for k in range(min(found.k, CLUSTER_COLOURS))]
     return Figure("kl", title, drawing(400, body, title, alt), caption, legend)
 
 
 def eigenvalues(run: Run) -> Figure | None:
-    """Of the normalised Laplacian: the gap that stands out tells the number of clusters."""
+    """Of the normalised Laplacian: the gap after the number of clusters is wide where the number is clear."""
     found = run.clusters
     if found is None or len(found.eigenvalues) < 2:
         return None
@@ -87,10 +87,11 @@ def eigenvalues(run: Run) -> Figure | None:
         plot.dot((place + 1, value), style, 3.5, f"eigenvalue {place + 1}: {value:.4f}")
     chosen = f"{found.k} clusters were asked for" if found.asked else "the number of clusters was left open"
     told = (
-        f"The gap above eigenvalue {k} ({found.gap:.3f}, shaded) stands out from the rest (median "
-        f"{found.rest:.3f}): {k} clusters"
+        f"The gap above eigenvalue {k} ({found.gap:.3f}, shaded) beside the others (median {found.rest:.3f}) goes "
+        f"with {k} clusters"
         if k > 1
-        else f"No gap beyond the first stands out (largest {found.gap:.3f}, median of the rest {found.rest:.3f})"
+        else f"One kind of client: the largest gap but the first is {found.gap:.3f}, the median of the rest "
+        f"{found.rest:.3f}"
     )
     alt = f"Eigenvalues of the normalised Laplacian, from 0 to {max(values):.2f}. {told}."
     caption = (
@@ -158,6 +159,15 @@ def memberships(run: Run) -> Figure | None:
         legend,
         Table(("site", "cluster now", "changes"), table),
     )
+
+
+def _how_sure(found: Clusters) -> str:
+    """In words; nothing for a run that did not keep it."""
+    if found.sure is None:
+        return ""
+    said = f"{found.suggested} cluster{'s' * (found.suggested > 1)}"
+    chosen = f"{said} would be chosen" if found.asked else f"{said} chosen"
+    return f" {chosen}, {'and that is clear' if found.sure else 'but that is not sure'}. {found.why}"
 
 
 def _spans(rounds: dict[int, int], final: int) -> list[tuple[int, int, int]]:

@@ -120,6 +120,9 @@ class Clusters(BaseModel):
     gap: float
     rest: float
     psi: list[Numbers]
+    sure: bool | None = None  # runs of earlier versions do not say
+    why: str = ""
+    odd: list[str] = []  # sites that have little in common with any other
 
     @model_validator(mode="after")
     def _is_square(self) -> "Clusters":

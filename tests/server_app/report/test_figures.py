@@ -161,12 +161,24 @@ def test_the_heat_map_is_ordered_by_cluster(run_of: RunOf) -> None:
     assert figure and "1 within clusters and 9 between" in figure.caption
 
 
+def test_the_heat_map_says_how_sure_the_clusters_are(run_of: RunOf) -> None:
+    """A run of an earlier version, such as SQUARE, says nothing."""
+    old = clusters.heat_map(run_of(clusters=SQUARE, method="cfedbayes"))
+    assert old and old.caption.endswith("9 between them.")
+    told = SQUARE | {"sure": True, "why": "They are apart.", "odd": [], "start": [5.0, 5.0, 5.0]}
+    clear = clusters.heat_map(run_of("b", clusters=told, method="cfedbayes"))
+    assert clear and clear.caption.endswith("2 clusters chosen, and that is clear. They are apart.")
+    doubt = told | {"asked": 2, "suggested": 1, "sure": False, "why": "Too uneven."}
+    unsure = clusters.heat_map(run_of("c", clusters=doubt, method="cfedbayes"))
+    assert unsure and unsure.caption.endswith("1 cluster would be chosen, but that is not sure. Too uneven.")
+
+
 def test_eigenvalues_shade_the_gap_that_told(run_of: RunOf) -> None:
     figure = clusters.eigenvalues(run_of(clusters=SQUARE, method="cfedbayes"))
     assert len(shapes(figure, "circle")) == 3 and len(shapes(figure, "rect", "gap")) == 1
     alike = SQUARE | {"suggested": 1, "k": 1, "labels": [0, 0, 0]}
     figure = clusters.eigenvalues(run_of("b", clusters=alike, method="cfedbayes"))
-    assert not shapes(figure, "rect", "gap") and figure and "No gap beyond the first" in figure.caption
+    assert not shapes(figure, "rect", "gap") and figure and "One kind of client" in figure.caption
 
 
 def test_memberships_are_spans(run_of: RunOf) -> None:
