@@ -112,7 +112,7 @@ def test_the_evidence_is_kept(federate: Federate) -> None:
     assert found["gap"] == pytest.approx(eigenvalues[2] - eigenvalues[1])
     assert found["gap"] > 2 * found["rest"] > 0
     assert found["sure"] and found["odd"] == [] and "in common" in found["why"]
-    w = Gaussian().init(flatten(build("dnn", (1, 8, 8), 10, 0)), -2.5, 0.5)
+    w = Gaussian().init(flatten(build("dnn", (1, 8, 8), 10, 1)), -2.5, 0.5)
     both = [Gaussian().kl(uploads[number], w) + Gaussian().kl(w, uploads[number]) for number in range(6)]
     assert found["start"] == pytest.approx([float(pair) / 2 for pair in both], rel=1e-4)
 
