@@ -23,7 +23,7 @@ UNEVEN = (
 )
 LUCKY = 1.5  # times both for a cluster of two: among many clients some two always have much in common
 NEARLY = 0.8  # of DEVIATIONS is enough for doubt
-WEAK = 0.5  # the level of a cluster, relative to the highest, that may be mere noise
+WEAK = 0.6  # a cluster's mean S relative to the highest: below it is what noisy or small clients share
 ODD_DEVIATIONS = 4.0  # of the strengths: a client so much weaker than its cluster is like nobody
 MOST_SINGLE = 0.2  # of the clients: with more of them left over, what remains are no kinds
 MOST_KINDS = 30
@@ -113,7 +113,8 @@ class Cut:
         """Whether its clusters are kinds of client, or nearly so."""
         least = max(APART, (NEARLY if nearly else 1) * DEVIATIONS * self.uneven)
         apart = self.common <= 1 - least and self.common_of_two <= 1 - LUCKY * least
-        return apart and bool((self.strength[self.single] <= 1 - least).all()) and self.uneven <= UNEVEN
+        even = self.uneven <= UNEVEN and bool(self.level.min() >= (0 if nearly else WEAK) * self.level.max())
+        return apart and even and bool((self.strength[self.single] <= 1 - least).all())
 
 
 def measure(common: Matrix, labels: Whole) -> Cut | None:
@@ -209,12 +210,8 @@ def _judged(cut: Cut, finer: bool, names: Sequence[str]) -> Kinds:
             f"What two clients have in common varies by {cut.uneven:.0%}, too much to tell kinds apart, as it does "
             "when clients hold different labels."
         )
-    if cut.level.min() < WEAK * cut.level.max():
-        told.append(
-            "One cluster's clients have less than half as much in common as another's: perhaps only noise."
-        )
     if finer:
-        told.append("A finer partition nearly stands out: there may be more kinds.")
+        told.append("Some clients nearly stand apart: a further kind, or noisy ones.")
     sure = len(told) == (k > 1)
     if k == 1 and sure:
         told.append(
