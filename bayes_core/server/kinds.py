@@ -109,11 +109,11 @@ class Cut:
     common_of_two: float  # … and the most of any with a cluster of two; −1 where there are none
     uneven: float
 
-    def holds(self, nearly: bool = False) -> bool:
-        """Whether its clusters are kinds of client, or nearly so."""
+    def holds(self, weak: float, nearly: bool = False) -> bool:
+        """Whether its clusters are kinds of client, or nearly so; none with less than `weak` of another's level."""
         least = max(APART, (NEARLY if nearly else 1) * DEVIATIONS * self.uneven)
         apart = self.common <= 1 - least and self.common_of_two <= 1 - LUCKY * least
-        even = self.uneven <= UNEVEN and bool(self.level.min() >= (0 if nearly else WEAK) * self.level.max())
+        even = self.uneven <= UNEVEN and bool(self.level.min() >= weak * self.level.max())
         return apart and even and bool((self.strength[self.single] <= 1 - least).all())
 
 
@@ -175,11 +175,12 @@ def kinds(psi: Matrix, start: Matrix | None = None, names: Sequence[str] = ()) -
         return Kinds([0] * n, n < 2, why, [], 1.0, 0.0)
     common = in_common(psi, start)
     measured = [measure(common, labels) for labels in cuts(tree(common), n) if _few_are_left_over(labels)]
-    held = [cut for cut in measured if cut and len(cut.level) > 1 and cut.holds()]
+    weak = 0.0 if start is None else WEAK  # without the start levels cannot be compared
+    held = [cut for cut in measured if cut and len(cut.level) > 1 and cut.holds(weak)]
     best = max(held, key=lambda cut: (len(cut.level), -len(cut.single)), default=measured[-1])
     if best is None:
         return Kinds([0] * n, False, "The clients have nothing in common.", [], 1.0, 0.0)
-    finer = any(cut and len(cut.level) > len(best.level) and cut.holds(nearly=True) for cut in measured)
+    finer = any(cut and len(cut.level) > len(best.level) and cut.holds(0.0, nearly=True) for cut in measured)
     return _judged(best, finer, names or [str(client) for client in range(n)])
 
 
