@@ -23,7 +23,7 @@ UNEVEN = (
 )
 LUCKY = 1.5  # times both for a cluster of two: among many clients some two always have much in common
 NEARLY = 0.8  # of DEVIATIONS is enough for doubt
-WEAK = 0.5  # the level of a cluster, relative to the highest, that may be mere noise
+WEAK = 0.6  # a cluster's mean S relative to the highest: below it is what noisy or small clients share
 ODD_DEVIATIONS = 4.0  # of the strengths: a client so much weaker than its cluster is like nobody
 MOST_SINGLE = 0.2  # of the clients: with more of them left over, what remains are no kinds
 MOST_KINDS = 30
@@ -109,11 +109,12 @@ class Cut:
     common_of_two: float  # … and the most of any with a cluster of two; −1 where there are none
     uneven: float
 
-    def holds(self, nearly: bool = False) -> bool:
-        """Whether its clusters are kinds of client, or nearly so."""
+    def holds(self, weak: float, nearly: bool = False) -> bool:
+        """Whether its clusters are kinds of client, or nearly so; none with less than `weak` of another's level."""
         least = max(APART, (NEARLY if nearly else 1) * DEVIATIONS * self.uneven)
         apart = self.common <= 1 - least and self.common_of_two <= 1 - LUCKY * least
-        return apart and bool((self.strength[self.single] <= 1 - least).all()) and self.uneven <= UNEVEN
+        even = self.uneven <= UNEVEN and bool(self.level.min() >= weak * self.level.max())
+        return apart and even and bool((self.strength[self.single] <= 1 - least).all())
 
 
 def measure(common: Matrix, labels: Whole) -> Cut | None:
@@ -174,11 +175,12 @@ def kinds(psi: Matrix, start: Matrix | None = None, names: Sequence[str] = ()) -
         return Kinds([0] * n, n < 2, why, [], 1.0, 0.0)
     common = in_common(psi, start)
     measured = [measure(common, labels) for labels in cuts(tree(common), n) if _few_are_left_over(labels)]
-    held = [cut for cut in measured if cut and len(cut.level) > 1 and cut.holds()]
+    weak = 0.0 if start is None else WEAK  # without the start levels cannot be compared
+    held = [cut for cut in measured if cut and len(cut.level) > 1 and cut.holds(weak)]
     best = max(held, key=lambda cut: (len(cut.level), -len(cut.single)), default=measured[-1])
     if best is None:
         return Kinds([0] * n, False, "The clients have nothing in common.", [], 1.0, 0.0)
-    finer = any(cut and len(cut.level) > len(best.level) and cut.holds(nearly=True) for cut in measured)
+    finer = any(cut and len(cut.level) > len(best.level) and cut.holds(0.0, nearly=True) for cut in measured)
     return _judged(best, finer, names or [str(client) for client in range(n)])
 
 
@@ -209,12 +211,8 @@ def _judged(cut: Cut, finer: bool, names: Sequence[str]) -> Kinds:
             f"What two clients have in common varies by {cut.uneven:.0%}, too much to tell kinds apart, as it does "
             "when clients hold different labels."
         )
-    if cut.level.min() < WEAK * cut.level.max():
-        told.append(
-            "One cluster's clients have less than half as much in common as another's: perhaps only noise."
-        )
     if finer:
-        told.append("A finer partition nearly stands out: there may be more kinds.")
+        told.append("Some clients nearly stand apart: a further kind, or noisy ones.")
     sure = len(told) == (k > 1)
     if k == 1 and sure:
         told.append(
