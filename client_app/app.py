@@ -156,6 +156,10 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
         for stage in one.stages:
             stage.leave(out)
         reply[key.REPORT] = MetricRecord(dict(out.report))
+        if clash := sorted(key.RESERVED & out.uploads.keys()):
+            raise SiteError(
+                f'a method cannot upload a tensor named "{clash[0]}": messages use that name themselves'
+            )
         for name, upload in out.uploads.items() if said[key.UPLOAD] else ():
             base = trained.bases.get(name)
             reply[name] = one.codec.leave(upload, None if base is None else received[base])

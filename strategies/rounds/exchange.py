@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedbayes.protocol.messages import EVALUATE, EXCHANGE, ROUND, TRAIN, UPLOAD
+from fedbayes.protocol.messages import EVALUATE, EXCHANGE, RESERVED, ROUND, TRAIN, UPLOAD
 from fedbayes.protocol.streams import stream
 
 if TYPE_CHECKING:
@@ -182,6 +182,10 @@ def compose(
         records: dict[str, Any] = {}
         for name, tensor in send(site).items():
             if (name, id(tensor)) not in encoded:
+                if name in RESERVED:
+                    raise ValueError(
+                        f'A method cannot send a tensor named "{name}": messages use that name themselves.'
+                    )
                 encoded[name, id(tensor)] = tensor, encode(name, tensor)
             records[name] = encoded[name, id(tensor)][1]
         messages[site] = Message(
