@@ -142,8 +142,13 @@ class Moments:
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
         held = self.held[len(self.waiting)]
-        held.copy_(upload)
-        held[1] = softplus(held[1])
+
+        def hold(begin: int, end: int) -> None:
+            for block in blocks(end, begin):
+                held[:, block] = upload[:, block]
+                held[1, block] = softplus(held[1, block])
+
+        in_threads(held.shape[1], hold)
         self.weights.append(weight)
         self.waiting.append(weight)
         if len(self.waiting) == HELD:
@@ -263,7 +268,8 @@ def _fill(aggregate: Aggregate, uploads: Sequence[Tensor], weights: Sequence[flo
 def in_threads(size: int, work: Callable[[int, int], object]) -> None:
     """`work` on all of `size` numbers, a piece in each of PyTorch's threads; C gives the interpreter free meanwhile."""
     pieces = max(min(torch.get_num_threads(), size // BLOCK), 1)
-    ends = [size * piece // pieces for piece in range(pieces + 1)]
+    # whole blocks: PyTorch gives other bits at the end of a piece, where it does not fill a vector
+    ends = [size // BLOCK * piece // pieces * BLOCK for piece in range(pieces)] + [size]
     threads = [Thread(target=work, args=ends[piece : piece + 2]) for piece in range(1, pieces)]
     for thread in threads:
         thread.start()
@@ -272,6 +278,6 @@ def in_threads(size: int, work: Callable[[int, int], object]) -> None:
         thread.join()
 
 
-def blocks(size: int) -> Iterator[slice]:
-    """Slices that cover `size` numbers, a block each."""
-    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
+def blocks(end: int, begin: int = 0) -> Iterator[slice]:
+    """Slices that cover the numbers from `begin` to `end`, a block each."""
+    return (slice(start, min(start + BLOCK, end)) for start in range(begin, end, BLOCK))
