@@ -1,7 +1,7 @@
 """The formulas of a step as a few kernels of a GPU, by `torch.compile`.
 
-A step of the DNN is 60 to 80 small operations, and a GPU takes longer to be asked for one than to do it. Traced, each of
-the five formulas is one kernel or two. The first step of a process waits for their compilation.
+A step of the DNN is 60 to 80 small operations, and a GPU takes longer to be asked for one than to do it. Traced, each
+of the five formulas is one kernel or two. The first step of a process waits for their compilation.
 """
 
 from collections.abc import Callable

@@ -179,6 +179,7 @@ class Settings(BaseModel):
     seed: Natural
     threads: Count
     device: Annotated[str, takes("auto, cpu, cuda, cuda:N or mps"), _matches(DEVICE)]
+    precision: Annotated[Literal["float32", "bfloat16"], takes("float32 or bfloat16")]
     round_timeout: Positive
     wait_timeout: Positive
     run_name: Annotated[
