@@ -31,6 +31,21 @@ def room(device: int) -> int:
     return max(1, int(torch.cuda.get_device_properties(device).total_memory // MEMORY_OF_A_WORKER))
 
 
+def devices_of_workers(settings: Settings, clients: int) -> list[str]:
+    """One entry for each worker of the embedded engine: the GPU that it alone sees, or "" for all there are.
+
+    More workers than clients would only cost memory, and 64 cores and one GPU must not become 64 contexts on it.
+    """
+    workers = max(1, min(cpus() // settings.threads, clients))
+    devices = gpus(settings)
+    if devices == 0 or settings.device.startswith("cuda:"):
+        return [""] * workers
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    visible = named.split(",")[:devices] if named else [str(device) for device in range(devices)]
+    share = min(math.ceil(workers / devices), *map(room, range(devices)))
+    return [visible[worker % devices] for worker in range(min(workers, share * devices))]
+
+
 def client_resources(settings: Settings, clients: int) -> tuple[dict[str, int | float], dict[str, str]]:
     """Flower's federation config (without num-supernodes), and environment variables for Ray.
 
