@@ -152,6 +152,8 @@ def _site(
     agreement: Agreement | None,
 ) -> Site:
     device = find_device(settings.device)
+    if device.type == "cuda" and settings.gpu_share:
+        torch.cuda.set_per_process_memory_fraction(settings.gpu_share, device)
     found = load_site(data_path, Split.of(settings), name) if data_path else load(settings, *share)
     # Whoever has data of its own draws random numbers of its own, here and in a simulation of the same files.
     origin = str(share[0]) if DATASET_NAME.fullmatch(settings.dataset) and not data_path else name

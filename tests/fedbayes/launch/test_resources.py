@@ -30,6 +30,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, machine: tuple[int, int]) -> None:
         ((7, 3), 10, {}, (1, 7, 0.3333, 3), {}),  # never more than a whole GPU
         ((2, 4), 10, {}, (1, 2, 1, 4), {}),
         ((64, 1), 100, {}, (1, 64, 0.125, 1), {}),  # 16 GiB hold eight workers
+        ((64, 1), 100, {"gpu-share": 0.5}, (1, 64, 0.5, 1), {}),
+        ((64, 1), 100, {"gpu-share": 0.02}, (1, 64, 0.02, 1), {}),
         ((8, 2), 10, {"device": "cpu"}, (1, 8, None, None), {}),
         ((8, 2), 10, {"device": "cuda:1"}, (1, 8, None, None),
          {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}),
@@ -64,6 +66,8 @@ def test_resources(
         ((4, 2), 10, {}, None, ["0", "1", "0", "1"]),
         ((4, 2), 10, {}, "5,GPU-abc", ["5", "GPU-abc", "5", "GPU-abc"]),
         ((64, 1), 100, {}, None, ["0"] * 8),
+        ((64, 2), 100, {"gpu-share": 1}, None, ["0", "1"]),
+        ((64, 1), 100, {"gpu-share": 0.1}, None, ["0"] * 10),
         ((8, 2), 10, {"device": "cpu"}, None, [""] * 8),
         ((8, 2), 10, {"device": "cuda:1"}, None, [""] * 8),
     ],
