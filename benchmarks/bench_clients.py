@@ -1,4 +1,4 @@
-"""Many clients: the time of a round, and the memory of the server and of one actor, at the start and at the end.
+"""Many clients: the time of a round, and the memory of the server and of one worker, at the start and at the end.
 
 `fedbayes run` on MNIST, every client with 25 training and 10 test images, S of them sampled in a round.
 """
@@ -6,7 +6,7 @@
 import statistics
 
 from benchmarks.measure import Measurement, Options
-from benchmarks.watch import ACTOR, SERVER, watch
+from benchmarks.watch import SERVER, WORKER, watch
 
 TITLE = "Many clients: layout=iid size=5+2, S clients a round"
 
@@ -36,7 +36,7 @@ def measured(options: Options, clients: int, sampled: int, rounds: int) -> list[
             f"{rounds} rounds, {watched.seconds:.0f} s with the start, hello and three evaluations of all clients",
         )
     ]
-    for name, kind in (("server", SERVER), ("an actor", ACTOR)):
+    for name, kind in (("server", SERVER), ("a worker", WORKER)):
         early = watched.memory_at(kind, quarter // 2, quarter)
         late = watched.memory_at(kind, rounds - quarter // 2, rounds)
         rows.append(

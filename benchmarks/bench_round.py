@@ -21,7 +21,7 @@ import torch
 from bayes_core.flat import flatten
 from bayes_core.server.aggregate import Mean
 from benchmarks.measure import Measurement, Options
-from benchmarks.watch import ACTOR, FLOWER, RAY, SERVER, Watched, watch
+from benchmarks.watch import OTHERS, RAY, SERVER, WORKER, Watched, watch
 from client_app.data import load as load_data
 from client_app.methods.pfedbayes import PFedBayes
 from client_app.store import Store
@@ -50,7 +50,7 @@ def compare(watched: Watched, parts: dict[str, float], personal_steps: int) -> l
     share = 1e3 / cpus()
     wall, ideal = 1e3 * statistics.median(watched.round_times()), share * parts["train"]
     others = {name: share * spent for name, spent in parts.items() if name not in ("train", "evaluate")}
-    kinds = {kind: share * watched.processor(kind) for kind in (ACTOR, SERVER, RAY, FLOWER)}
+    kinds = {kind: share * watched.processor(kind) for kind in (WORKER, SERVER, RAY, OTHERS)}
     values = [
         ("a round", wall, ""),
         ("ideal: the clients' compute ÷ cores", ideal, ""),

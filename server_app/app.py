@@ -77,7 +77,7 @@ def run(grid: Grid, settings: Settings) -> None:
         },
     }
     loop = Loop(method, settings, roster, {}, emit)
-    folder = RunFolder.open(settings, facts, found.columns)
+    folder = RunFolder.open(settings, facts, found.columns, durable=not is_simulation(grid))
     try:
         with _marked_when_stopped(folder):
             _train(grid, settings, loop, folder)

@@ -10,8 +10,6 @@ from rich.text import Text
 from fedbayes.cli.tensorboard import EventFiles
 from fedbayes.protocol.columns import HEADLINES, MODELS
 
-STARTING = "starting Flower…"
-
 
 class TimeLeft(ProgressColumn):
     """The time left as soon as it can be guessed, the time passed until then."""
@@ -26,8 +24,11 @@ class TimeLeft(ProgressColumn):
 class RunProgress:
     """Turns the run's events into a display; knows nothing of processes."""
 
-    def __init__(self, console: Console, title: str, event_files: Path | None = None) -> None:
+    def __init__(
+        self, console: Console, title: str, event_files: Path | None = None, starting: str = "starting…"
+    ) -> None:
         self._console = console
+        self._starting = starting
         self._event_files = EventFiles(event_files) if event_files else None
         self._title = title
         self._rounds = 0
@@ -49,9 +50,9 @@ class RunProgress:
 
     def __enter__(self) -> "RunProgress":
         if self._bar is None:
-            self._console.print(f"{self._title}: {STARTING}", highlight=False)
+            self._console.print(f"{self._title}: {self._starting}", highlight=False)
         else:
-            self._bar.add_task(self._title, total=None, status=STARTING)
+            self._bar.add_task(self._title, total=None, status=self._starting)
             self._bar.start()
         return self
 
@@ -79,6 +80,10 @@ class RunProgress:
                 self.warn(str(event["message"]))
             case "clusters":
                 self._console.print(str(event["message"]), markup=False, highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def warn(self, message: str) -> None:
         """A yellow line above the bar, once, however often it is said."""

@@ -179,6 +179,8 @@ class Settings(BaseModel):
     seed: Natural
     threads: Count
     device: Annotated[str, takes("auto, cpu, cuda, cuda:N or mps"), _matches(DEVICE)]
+    gpu_share: Annotated[float, takes("a number from 0 to 1", ge=0, le=1)]
+    precision: Annotated[Literal["float32", "bfloat16"], takes("float32 or bfloat16")]
     round_timeout: Positive
     wait_timeout: Positive
     run_name: Annotated[
