@@ -10,8 +10,10 @@ each part's model moves by the mean of its own ΔW.
 
 Different from the paper: its bounds ε₁ and ε₂ on the two norms are absolute and fit one network and one learning rate,
 so here their ratio is bounded; and since r falls for clients of one kind too, when only noise is left, the gap decides.
-Its bound is above what the best cut of clients of one kind has, as measured (docs/methods.md). A client that comes
-later, or was not there when its cluster split, takes the model that fits its training data.
+Its bound is above what the best cut of clients of one kind has in the first rounds in which r is small, as measured
+(docs/methods.md); in later ones, when every client learns its own last examples by heart, such clients part as well, so
+that a cluster which did not split by then stays. A client that comes later, or was not there when its cluster split,
+takes the model that fits its training data.
 """
 
 from collections import defaultdict
@@ -28,7 +30,8 @@ from strategies.rounds.clusters import Groups, OwnCluster
 from strategies.rounds.method import StepOptions
 from strategies.rounds.state import Came, State, Upload
 
-FEWEST = 3  # clients in a cluster that may split
+FEWEST = 3  # clients in a cluster that may split …
+WINDOW = 5  # … in the first so many rounds in which its ratio is low
 TINY = 1e-300  # instead of a norm of 0
 NOBODY = -9.0  # below every cosine
 COSINES = "a number from 0 to 2, the largest difference of two cosines"
@@ -78,6 +81,7 @@ class FedCFL(OwnCluster):
             clusters[self.cluster_of(state, upload.site, upload.report)].append(upload)
         labels = {one.site: cluster for cluster, uploads in clusters.items() for one in uploads}
         origins = list(range(len(state.sent)))
+        low = dict(state.facts.get("low", {}))  # cluster → rounds in which its ratio was low
         cuts: list[Cut] = []
         lost: set[str] = set()
         for cluster, uploads in sorted(clusters.items()):
@@ -85,21 +89,20 @@ class FedCFL(OwnCluster):
                 continue
             cut = best_cut(torch.stack([one.parts["w"][0] for one in uploads]), state.sent[f"u{cluster}"][0])
             cuts.append(cut)
-            if self._splits(cut, came.number):
+            if came.number < self.options.split_from or cut.ratio >= self.options.split_ratio:
+                continue
+            name = str(cluster)  # as JSON has keys
+            low[name] = low.get(name, 0) + 1
+            if low[name] <= WINDOW and cut.gap > self.options.split_gap:
                 leaving = [one.site for one, side in zip(uploads, cut.labels, strict=True) if side]
                 labels |= dict.fromkeys(leaving, len(origins))
                 self._tell(came.number, cluster, len(origins), len(uploads) - len(leaving), len(leaving), cut)
                 origins.append(cluster)
                 lost |= {site for site, of in state.facts["members"].items() if of == cluster} - labels.keys()
+                del low[name]  # both parts are judged anew
         widest = max(cuts, key=lambda cut: cut.gap, default=None)
-        facts = {"ratio": None, "gap": None} if widest is None else {"ratio": widest.ratio, "gap": widest.gap}
-        return Groups(labels, origins, lost, facts)
-
-    def _splits(self, cut: Cut, number: int) -> bool:
-        options = self.options
-        return (
-            number >= options.split_from and cut.ratio < options.split_ratio and cut.gap > options.split_gap
-        )
+        seen = {"ratio": None, "gap": None} if widest is None else {"ratio": widest.ratio, "gap": widest.gap}
+        return Groups(labels, origins, lost, {**seen, "low": low})
 
     def _tell(self, number: int, old: int, new: int, stay: int, leave: int, cut: Cut) -> None:
         self.tell(

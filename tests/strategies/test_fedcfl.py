@@ -65,6 +65,22 @@ def test_what_it_takes_to_split(one_round: OneRound, words: dict[str, Any], spli
     assert len(state.sent) == 1 + splits
 
 
+def test_a_cluster_that_did_not_split_when_its_ratio_became_low_stays(one_round: OneRound) -> None:
+    """Later on, clients of one kind part as well."""
+    alike = {site: torch.tensor([[1.0, 0.0]]) for site in "abcdefgh"}
+    apart = FedCFL(split_from=2, split_gap=2.0)  # no gap is as wide
+    for rounds, splits in ((4, True), (5, False)):
+        state, _ = one_round(apart, started(apart), OPTIMA)
+        for number in range(2, 2 + rounds):
+            state, _ = one_round(apart, state, OPTIMA, number=number)
+            assert state.facts["low"] == {"0": number - 1}
+            state, _ = one_round(apart, state, alike, number=number)  # not low: it does not count
+        assert state.facts["low"] == {"0": rounds}
+        state = State({"u0": torch.zeros(1, 2)}, facts=state.facts)
+        state, _ = one_round(FedCFL(split_from=2), state, OPTIMA, number=20)
+        assert len(state.sent) == 1 + splits
+
+
 def test_the_cut_by_hand() -> None:
     """Updates at 0°, 10° and 90° from the model: the first two are together."""
     angles = torch.tensor([0.0, 90.0, 10.0]).deg2rad()
