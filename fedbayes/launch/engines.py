@@ -1,4 +1,4 @@
-"""What carries a run on this machine: the embedded engine, or Flower's own simulation."""
+"""What carries a simulation: the embedded engine, Flower's own, or a Ray cluster."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from fedbayes.errors import CommandError
 from fedbayes.launch.plan import Plan
 
-EMBEDDED, FLOWER = "embedded", "flower"
+EMBEDDED, FLOWER, RAY = "embedded", "flower", "ray"
 
 
 class Engine(Protocol):
@@ -30,17 +30,20 @@ class Engine(Protocol):
         """Nothing of it is running afterwards."""
 
 
-def check_engine(name: str) -> None:
-    if name not in (EMBEDDED, FLOWER):
-        raise CommandError(f'--engine takes {EMBEDDED} or {FLOWER}, not "{name}".')
+def check_engine(name: str, address: str | None = None) -> None:
+    if name not in (EMBEDDED, FLOWER, RAY):
+        raise CommandError(f'--engine takes {EMBEDDED}, {FLOWER} or {RAY}, not "{name}".')
+    if address is not None and name != RAY:
+        raise CommandError("--address is that of a Ray cluster and goes with --engine ray.")
 
 
-def engine_for(plan: Plan, name: str) -> Engine:
-    check_engine(name)
+def engine_for(plan: Plan, name: str, address: str | None = None) -> Engine:
+    check_engine(name, address)
     if name == FLOWER:
         from fedbayes.launch.local import Federation
 
         return Federation(plan)
     from fedbayes.launch.engine.embedded import Embedded
 
-    return Embedded(plan)
+    # Ray's threads and sockets need a process that never was another
+    return Embedded(plan, copy=False, address=address or "auto") if name == RAY else Embedded(plan)

@@ -94,9 +94,9 @@ class Ended:
     kept: bool = False  # its folder is there
 
 
-def simulate(plan: Plan, console: Console, engine: str = EMBEDDED) -> int:
+def simulate(plan: Plan, console: Console, engine: str = EMBEDDED, address: str | None = None) -> int:
     """Run the plan and tell the user of it; returns the exit status. Nothing of it is running when this returns."""
-    carrier = engine_for(plan, engine)
+    carrier = engine_for(plan, engine, address)
     display = RunProgress(console, plan.settings.run_name, plan.event_files, carrier.starting)
     ended = conduct(plan, carrier, display)
     _tell(plan, console, ended)
