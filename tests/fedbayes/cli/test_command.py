@@ -67,7 +67,7 @@ def run(*arguments: str) -> int:
         (["=3"], '"=3" is not a setting; settings are written key=value, such as rounds=50.'),
         (["resume=true"], "resume is not a setting to give; a run is resumed with --resume RUN."),
         (["--rounds", "5"], "rounds is a setting and is written rounds=VALUE, without dashes."),
-        (["--engine", "ray"], '--engine takes embedded or flower, not "ray".'),
+        (["--engine", "ray"], 'The engine is embedded or flower, not "ray".'),
         (["--seeds", "1,x"], '--seeds takes whole numbers with commas between, such as 1,2,3, not "1,x".'),
         (["--seeds", "1,2,1"], "--seeds names the seed 1 twice."),
         (["--seeds", "1,2", "seed=3"], "Give either seed=… or --seeds …, not both."),
