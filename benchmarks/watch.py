@@ -74,7 +74,7 @@ def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, *
     """A run with these settings on MNIST, evaluated at the start and at the end; its folder is deleted afterwards."""
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"dataset": "mnist", "data-dir": str(options.data_dir)}
+        settings: dict[str, object] = {"dataset": "mnist", "data-dir": str(options.data_dir)}
         settings |= {key.replace("_", "-"): value for key, value in words.items()}
         settings |= {"rounds": rounds, "eval-every": 10 * rounds, "run-name": "bench", "out-dir": folder}
         plan = ready(settings, clients)
@@ -107,7 +107,7 @@ def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, *
 
 def _children() -> list[psutil.Process]:
     """Of the embedded engine, which is started by this process."""
-    return psutil.Process().children(recursive=True)
+    return list(psutil.Process().children(recursive=True))
 
 
 def _look(search: Callable[[], list[psutil.Process]], looks: list[Look], over: threading.Event) -> None:

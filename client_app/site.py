@@ -14,6 +14,7 @@ from bayes_core.networks import in_bfloat16
 from client_app import method as methods
 from client_app.card import Card
 from client_app.data import ClientData, Split, load, load_site, simulated_sites
+from client_app.data import forget as forget_data
 from client_app.prepare import hold_out, random_labels
 from client_app.redact import SiteError
 from client_app.stages import Stage, stages_of
@@ -197,6 +198,7 @@ def forget() -> None:
     """What this process keeps of sites, their data and networks."""
     for kept in (participant, _site, _network):
         kept.cache_clear()
+    forget_data()
 
 
 def find_device(wanted: str) -> torch.device:

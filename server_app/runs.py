@@ -65,7 +65,7 @@ class RunFolder:
 
         `facts` are what hello told (clients, model, classes); a resumed run must find the same ones. `columns` are
         the method's own; a resumed run keeps those that it was started with beside them. `durable`: each round is on
-        the disk before the next one begins. A simulation's clients do not wait for the disk either (client_app/store.py).
+        the disk before the next begins. A simulation's clients do not wait for the disk either (client_app/store.py).
         """
         path = Path(settings.out_dir).resolve() / settings.run_name
         config = read_config(path)

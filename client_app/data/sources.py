@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from client_app.data import own_function
 from client_app.data.download import fetch, write_whole
 from client_app.data.errors import DataError
 from client_app.data.examples import BRIGHTEST, read_arrays
@@ -22,6 +23,7 @@ from client_app.data.npz import read_npz
 from client_app.data.official import DIGITS, read_cifar10, read_svhn
 from client_app.data.pool import Pool
 from client_app.data.torchvision_import import torchvision_datasets
+from fedbayes.protocol.objects import is_pool
 
 TORCHVISION = {"mnist": "MNIST", "fmnist": "FashionMNIST"}  # our name → torchvision's class and folder
 NAMES = ("digits", "diabetes", *TORCHVISION, "cifar10", "svhn")
@@ -32,7 +34,7 @@ DAMAGE = (AssertionError, EOFError, KeyError, OSError, RuntimeError, TypeError, 
 
 
 def require_known(dataset: str) -> None:
-    if dataset not in NAMES and not dataset.endswith(".npz"):
+    if dataset not in NAMES and not dataset.endswith(".npz") and not is_pool(dataset):
         raise DataError(
             f'There is no data set "{dataset}"; dataset takes {", ".join(NAMES)}, functions, the path of an '
             ".npz file or of a folder of sites, or package.module:function."
@@ -84,7 +86,8 @@ def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...], task: str)
         case "mnist" | "fmnist":
             return _read_idx(dataset, data_dir)
         case file:
-            examples = read_arrays(read_npz(Path(file)), file, classes, task)
+            arrays = own_function.call(file, {}) if is_pool(file) else read_npz(Path(file))
+            examples = read_arrays(arrays, file, classes, task)
             return Pool(examples.x, BRIGHTEST, (examples.y,), examples.classes)
 
 

@@ -81,7 +81,14 @@ def run(
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="embedded (unless given), or flower: Flower's own simulation."),
+        typer.Option(
+            metavar="NAME",
+            help="embedded (unless given); flower: Flower's own simulation; ray: the nodes of a Ray cluster.",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Of the Ray cluster, for --engine ray; auto unless given."),
     ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard event files too, while it runs.")
@@ -97,9 +104,8 @@ def run(
         from fedbayes.cli.tensorboard import require_tensorboard
 
         require_tensorboard()
-    if engine is not None:
-        check_engine(engine)
     carrier = engine or EMBEDDED
+    check_engine(carrier, address)
     if on is not None:
         simulated = clients is not None or seeds is not None or engine is not None
         raise typer.Exit(_run_on(on, resume, values, console, simulated, tensorboard))
@@ -109,11 +115,11 @@ def run(
         plans = [
             replace(plan, tensorboard=tensorboard) for plan in plan_sweep(values, clients, parse_seeds(seeds))
         ]
-        raise typer.Exit(_sweep(plans, console, words or (), clients, seeds, carrier))
+        raise typer.Exit(_sweep(plans, console, words or (), clients, seeds, carrier, address))
     plan = ready(values, clients, resume)
     from fedbayes.launch.simulate import simulate
 
-    raise typer.Exit(simulate(replace(plan, tensorboard=tensorboard), console, carrier))
+    raise typer.Exit(simulate(replace(plan, tensorboard=tensorboard), console, carrier, address))
 
 
 def _run_on(
@@ -141,6 +147,7 @@ def _sweep(
     clients: int | None,
     seeds: str,
     engine: str,
+    address: str | None,
 ) -> int:
     """The seeds one after the other; a sweep that ends early is continued by the same command."""
     for plan in plans:
@@ -155,7 +162,7 @@ def _sweep(
         if plan.finished:
             say(console, f"{plan.settings.run_name} is finished already.")
             continue
-        if status := simulate(plan, console, engine):
+        if status := simulate(plan, console, engine, address):
             kept = [word for word in words if not word.startswith("run-name=")]
             command = ["fedbayes", "run", *kept, f"run-name={name}", "--seeds", seeds]
             command += [] if clients is None else ["--clients", str(clients)]

@@ -1,12 +1,16 @@
-"""What carries a run on this machine: the embedded engine, or Flower's own simulation."""
+"""What carries a simulation: the embedded engine, Flower's own, or a Ray cluster."""
 
+import threading
 from collections.abc import Iterator
 from typing import Protocol
 
 from fedbayes.errors import CommandError
+from fedbayes.launch.engine.children import FORKS
 from fedbayes.launch.plan import Plan
+from fedbayes.launch.resources import gpus
+from fedbayes.protocol.settings import Settings
 
-EMBEDDED, FLOWER = "embedded", "flower"
+EMBEDDED, FLOWER, RAY = "embedded", "flower", "ray"
 
 
 class Engine(Protocol):
@@ -30,17 +34,42 @@ class Engine(Protocol):
         """Nothing of it is running afterwards."""
 
 
-def check_engine(name: str) -> None:
-    if name not in (EMBEDDED, FLOWER):
-        raise CommandError(f'--engine takes {EMBEDDED} or {FLOWER}, not "{name}".')
+def check_engine(name: str, address: str | None = None) -> None:
+    if name not in (EMBEDDED, FLOWER, RAY):
+        raise CommandError(f'The engine is {EMBEDDED}, {FLOWER} or {RAY}, not "{name}".')
+    if address is not None and name != RAY:
+        raise CommandError(f"An address is that of a Ray cluster and goes with the engine {RAY}.")
 
 
-def engine_for(plan: Plan, name: str) -> Engine:
-    check_engine(name)
+def engine_for(plan: Plan, name: str, address: str | None = None) -> Engine:
+    check_engine(name, address)
+    if name != EMBEDDED and plan.settings.objects:
+        raise CommandError("Data and networks that are Python objects take the embedded engine.")
     if name == FLOWER:
         from fedbayes.launch.local import Federation
 
         return Federation(plan)
     from fedbayes.launch.engine.embedded import Embedded
 
-    return Embedded(plan)
+    if name == RAY:  # its threads and sockets need a process that never was another
+        return Embedded(plan, copy=False, address=address or "auto")
+    return Embedded(plan, copy=_may_be_copied(plan.settings))
+
+
+def _may_be_copied(settings: Settings) -> bool:
+    """Whether the run's processes may be copies of this one: they start at once, and have its objects.
+
+    Elsewhere than on Linux that may crash, and CUDA does not work in a copy. Other threads are not copied, whatever
+    they were about to do: where there are some, it is done only if it has to be, for the sake of objects.
+    """
+    reason = ""
+    if not FORKS:
+        reason = "this system does not copy processes safely"
+    elif gpus(settings):
+        reason = 'CUDA does not work in a copy of a process (device="cpu" would)'
+    if reason and settings.objects:
+        raise CommandError(
+            f"{settings.objects[0]} is a Python object, which only a copy of this process has, and {reason}; "
+            "write it as package.module:function."
+        )
+    return not reason and (bool(settings.objects) or threading.active_count() == 1)

@@ -23,13 +23,18 @@ def ready(words: Mapping[str, Any], clients: int | None = None, resume: str | No
 
 
 def check_data(settings: Settings, clients: int) -> None:
-    """Whether the data is there and can be shared among so many clients, and whether the model takes it."""
+    """Whether the data is there and can be shared among so many clients, and whether the model takes it.
+
+    Everything is read anew: in a notebook, files and functions change from run to run.
+    """
     from client_app.data import DataError, check
+    from client_app.site import forget
     from fedbayes.protocol.models import build
     from fedbayes.protocol.user_code import UserCodeError
 
     if settings.user_code and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where the run's processes will look for them too
+    forget()
     try:
         one = check(settings, clients)
         settings.require_fit(one.classes)

@@ -28,7 +28,11 @@ TAIL = 12  # lines of log that explain a failure without a sentence of its own
 
 
 class Stopped(BaseException):
-    """Ctrl-C, or a signal that asks the command to end."""
+    """Ctrl-C, or another signal that asks the command to end."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__()
+        self.number = number
 
 
 class StopSignals:
@@ -46,9 +50,9 @@ class StopSignals:
         for each in self._before:
             signal.signal(each, signal.SIG_IGN)
 
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
         self.shield()
-        raise Stopped
+        raise Stopped(number)
 
     def __exit__(self, *_: object) -> None:
         for each, handler in self._before.items():
@@ -92,11 +96,12 @@ class Ended:
     error: str = ""
     details: tuple[str, ...] = ()  # lines of log, where the error is no sentence of the run's own
     kept: bool = False  # its folder is there
+    signal: int = 0  # by which it was stopped
 
 
-def simulate(plan: Plan, console: Console, engine: str = EMBEDDED) -> int:
+def simulate(plan: Plan, console: Console, engine: str = EMBEDDED, address: str | None = None) -> int:
     """Run the plan and tell the user of it; returns the exit status. Nothing of it is running when this returns."""
-    carrier = engine_for(plan, engine)
+    carrier = engine_for(plan, engine, address)
     display = RunProgress(console, plan.settings.run_name, plan.event_files, carrier.starting)
     ended = conduct(plan, carrier, display)
     _tell(plan, console, ended)
@@ -109,7 +114,7 @@ def conduct(plan: Plan, engine: Engine, display: Display) -> Ended:
     new_files = [path for name in ("log.txt", ".writer.lock") if not (path := plan.folder / name).exists()]
     new_folders = [path for path in (plan.folder, *plan.folder.parents) if not path.exists()]
     story = RunStatus()
-    status = FAILED
+    status, number = FAILED, 0
     with StopSignals() as signals:
         try:
             try:
@@ -117,8 +122,8 @@ def conduct(plan: Plan, engine: Engine, display: Display) -> Ended:
                 status = FINISHED if story.finished and not engine.says_failed() else FAILED
             finally:
                 signals.shield()
-        except Stopped:
-            status = STOPPED
+        except Stopped as stopped:
+            status, number = STOPPED, stopped.number
             display.say("Stopping…")
         except SystemExit:  # rich ends the command when nobody reads its output any more
             status = STOPPED
@@ -136,7 +141,7 @@ def conduct(plan: Plan, engine: Engine, display: Display) -> Ended:
                 _remove(new_files if owned else (), new_folders)
     seconds = time.monotonic() - began
     if status != FAILED:
-        return Ended(status, seconds, kept=story.kept)
+        return Ended(status, seconds, kept=story.kept, signal=number)
     details = () if story.told else explanation(story)
     return Ended(status, seconds, story.error or "The run failed.", tuple(details), story.kept)
 

@@ -23,9 +23,13 @@ class Embedded:
 
     starting = "starting…"
 
-    def __init__(self, plan: Plan, copy: bool = FORKS, copies: bool = FORKS) -> None:
-        """`copy`: the server is a copy of this process; `copies`: workers are copies of it. Else new Pythons."""
+    def __init__(self, plan: Plan, copy: bool = FORKS, copies: bool = FORKS, address: str = "") -> None:
+        """`copy`: the server is a copy of this process; `copies`: workers are copies of it. Else new Pythons.
+
+        With `address` workers are actors of the Ray cluster there.
+        """
         self.plan = plan
+        self.address = address
         self.marker = secrets.token_hex(MARKER_BYTES)
         self._copy, self._copies = copy, copies
         self._log: IO[str] | None = None
@@ -38,7 +42,7 @@ class Embedded:
         self._out, out = os.pipe()
         self._alive, alive = os.pipe()
         config = self.plan.settings.as_config()
-        arguments = (config, self.plan.clients, self.marker, out, alive, self._copies)
+        arguments = (config, self.plan.clients, self.marker, out, alive, self._copies, self.address)
         if self._copy:
 
             def work() -> None:

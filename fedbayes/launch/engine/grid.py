@@ -1,24 +1,20 @@
 """Flower's grid over workers on this machine."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection
-from uuid import uuid4
 
-from flwr.app import Error, Message, RecordDict
-from flwr.supercore.run import Run
+from flwr.app import Error, Message
 
-from fedbayes.launch.engine.deal import Deal
 from fedbayes.launch.engine.memory import Memory
 from fedbayes.launch.engine.nursery import Source
 from fedbayes.launch.engine.parcel import fetch, pack, unpack
+from fedbayes.launch.engine.pool import CRASHED, Pool
 from fedbayes.launch.engine.shelf import Shelf
-from fedbayes.launch.engine.worker import FIRST_NODE, SLOTS
-from strategies.rounds.exchange import Nearby
+from fedbayes.launch.engine.worker import SLOTS
 
-CRASHED = 8  # Flower's number for a ClientApp whose process has died
 KILLED = "the process that served it was killed, perhaps for want of memory"
 
 
@@ -33,66 +29,16 @@ class Worker:
     answered: int = 0
 
 
-class EmbeddedGrid(Nearby):
-    """All nodes are there from the start. Replies are read when the ServerApp asks for them: there is no thread."""
+class EmbeddedGrid(Pool):
+    """Workers are processes of this machine, and arrays cross in memory that they share."""
 
     def __init__(self, clients: int, devices: Sequence[str], source: Source, shelf: Memory) -> None:
         """`devices` has one entry for each worker."""
-        self._nodes = range(FIRST_NODE, FIRST_NODE + clients)
+        super().__init__(clients)
         self._devices = devices
         self._source = source
         self._shelf = Shelf(shelf)
-        self._deal = Deal()
-        self._replies: dict[str, Message] = {}
         self._team = [self._hire(seat) for seat in range(len(devices))]
-        self._run = Run.create_empty(1)
-
-    def set_run(self, run: Run) -> None:
-        self._run = run
-
-    @property
-    def run(self) -> Run:
-        return self._run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._nodes
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        taken = [message for message in messages if message.metadata.dst_node_id in self._nodes]
-        for message in taken:
-            message.metadata.__dict__["_message_id"] = uuid4().hex
-            for record in message.content.array_records.values():
-                self._shelf.need(record)
-        self._deal.add(taken)
-        self._hand_out()
-        return [message.metadata.message_id for message in taken]
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        self._read(0.0)
-        return (self._replies.pop(one) for one in message_ids if one in self._replies)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """As Flower's own strategies call it; no client is ever late."""
-        sent = list(self.push_messages(messages))
-        while not self._replies.keys() >= set(sent):
-            self._read(None)
-        return list(self.pull_messages(sent))
-
-    def wait(self, seconds: float) -> None:
-        if not self._replies:
-            self._read(seconds)
 
     def close(self) -> None:
         """Workers end when their pipe does."""
@@ -115,7 +61,6 @@ class EmbeddedGrid(Nearby):
                         worker.pipe.send_bytes(pack(message, self._shelf.put))
 
     def _read(self, seconds: float | None) -> None:
-        """Take the replies that are there; if there are none, those that come first within so many seconds."""
         pipes = {worker.pipe: worker for worker in self._team}
         for pipe in connection.wait(list(pipes), seconds):
             worker = pipes[pipe]  # type: ignore[index]
@@ -143,7 +88,10 @@ class EmbeddedGrid(Nearby):
         self._deal.add(worker.messages)
         self._team[worker.seat] = self._hire(worker.seat)
 
-    def _settle(self, message: Message, reply: Message) -> None:
-        self._replies[message.metadata.message_id] = reply
+    def _need(self, message: Message) -> None:
+        for record in message.content.array_records.values():
+            self._shelf.need(record)
+
+    def _drop(self, message: Message) -> None:
         for record in message.content.array_records.values():
             self._shelf.drop(record)
