@@ -44,6 +44,7 @@ def run(
     clients: int | None = None,
     resume: str | None = None,
     engine: str = EMBEDDED,
+    address: str | None = None,
     progress: bool = True,
     tensorboard: bool = False,
     **settings: Any,
@@ -56,11 +57,12 @@ def run(
     `dataset` is a setting, or a list with one (x_train, y_train, x_test, y_test) for each client, or one (x, y) that
     `layout` deals to them; `model` a setting, or a function (inputs, classes) → torch.nn.Module.
     `resume` goes on with a run, by its name or folder; data and network that were objects must be given again.
+    `engine` is embedded, flower or, with the `address` of a cluster, ray.
     Ctrl-C stops and saves the run, and is raised again.
     """
     words = as_words(settings)
     with one_kind_of_error():
-        check_engine(engine)
+        check_engine(engine, address)
         if tensorboard:
             from fedbayes.cli.tensorboard import require_tensorboard
 
@@ -75,7 +77,7 @@ def run(
         if resume is not None:
             _require_the_same_data(resume, words)
         plan = replace(ready(words, clients, resume), tensorboard=tensorboard)
-        carrier = engine_for(plan, engine)
+        carrier = engine_for(plan, engine, address)
         display: Display = Silent()
         if progress:
             console = Console(stderr=True)
