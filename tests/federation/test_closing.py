@@ -33,8 +33,8 @@ def stores(run: Outcome) -> list[Path]:
     return [run.folder.parent / "state" / run.folder.name / str(number) for number in range(4)]
 
 
-KEPT = ["pfedbayes", "sfedbayes", "cfedbayes", "local", "fedavg"]
-MADE_HERE = ["finetune", "perfedavg"]
+KEPT = ["pfedbayes", "sfedbayes", "cfedbayes", "local", "fedavg", "pfedme", "ditto"]
+MADE_HERE = ["finetune", "perfedavg", "apfl"]
 
 
 @pytest.mark.parametrize("method", MADE_HERE)
