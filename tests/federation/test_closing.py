@@ -34,7 +34,7 @@ def stores(run: Outcome) -> list[Path]:
 
 
 KEPT = ["pfedbayes", "sfedbayes", "cfedbayes", "local", "fedavg", "pfedme", "ditto"]
-MADE_HERE = ["finetune", "perfedavg", "apfl"]
+MADE_HERE = ["finetune", "perfedavg", "apfl", "fedper", "fedrep"]
 
 
 @pytest.mark.parametrize("method", MADE_HERE)

@@ -21,6 +21,7 @@ def settings_of(method: str, **words: Any) -> Settings:
 
 def client_of(network: nn.Module, x: Tensor, y: Tensor, method: str, **words: Any) -> ClientMethod:
     """The client's half of a method with these training data."""
+    torch.set_num_threads(1)
     return load(method)(settings_of(method, **words), network, x, y, "site", torch.device("cpu"))
 
 
