@@ -33,7 +33,7 @@ def stores(run: Outcome) -> list[Path]:
     return [run.folder.parent / "state" / run.folder.name / str(number) for number in range(4)]
 
 
-KEPT = ["pfedbayes", "sfedbayes", "cfedbayes", "local", "fedavg", "pfedme", "ditto"]
+KEPT = ["pfedbayes", "sfedbayes", "cfedbayes", "local", "fedavg", "pfedme", "ditto", "fedamp", "heurfedamp"]
 MADE_HERE = ["finetune", "perfedavg", "apfl", "fedper", "fedrep"]
 
 
