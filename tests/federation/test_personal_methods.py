@@ -1,4 +1,4 @@
-"""The personalised methods beside the paper's own: batch norm, networks of users, samples of clients, 16 bits, newcomers.
+"""The personalised methods beside the paper's own: batch norm, users' networks, samples of clients, 16 bits, newcomers.
 
 The matrix (test_matrix.py) has each of them on classes and numbers, killed and resumed.
 """
@@ -84,7 +84,9 @@ def test_some_clients_in_each_round(federate: Federate, method: str) -> None:
     assert not run.said("warning") and {row["clients_ok"] for row in run.rows[1:]} == {"1"}
     assert all(row["pm_accuracy"] for row in run.clients)
     every = federate("every", train_all=True, **words)
-    assert float(every.rows[-1]["pm_accuracy"]) > float(run.rows[0]["pm_accuracy"]) and not every.said("warning")
+    assert float(every.rows[-1]["pm_accuracy"]) > float(run.rows[0]["pm_accuracy"]) and not every.said(
+        "warning"
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
