@@ -17,6 +17,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"{method}, numbers": {"method": method, **NUMBERS} for method in methods()},
     "sparse clusters": {"method": "cfedbayes", "clusters": 2, "family": "spike-slab"},
     "sgd": {"optimizer": "sgd", "lr-personal": 1e-5, "lr-global": 1e-5},
+    "Hessian-free": {"method": "perfedavg", "perfedavg.hessian-free": True},
     "16 bits": {"method": "sfedbayes", "wire": "bfloat16"},
     "moments": {"aggregation": "moments", "beta": 1.5},
     "temperature": {"validation-fraction": 0.3, "temperature-scaling": True},
