@@ -72,6 +72,7 @@ def run(grid: Grid, settings: Settings) -> None:
             "title": found.title or settings.method,
             "idea": found.idea,
             "clusters": found.traits.clusters,
+            "openings": found.openings,
             "global_model": found.traits.global_model,
         },
     }
@@ -152,7 +153,7 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
         ):
             found = flat_statistics(dict(network.named_buffers()), shapes)
             named = [name for name in state.sent if name not in loop.method.plain]
-            state = replace(state, statistics=dict.fromkeys(named, found))
+            state = replace(state, statistics={name: found.clone() for name in named})
     else:
         done, tensors, memory = checkpoint
         state = State.of(tensors, memory["method"])

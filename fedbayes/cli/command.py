@@ -12,7 +12,9 @@ from rich.console import Console
 
 from fedbayes import __version__
 from fedbayes.cli import deploy
+from fedbayes.cli.methods import methods
 from fedbayes.cli.reporting import compare, only_out_dir, report
+from fedbayes.cli.tune import tune
 from fedbayes.cli.using import adapt, export, predict
 from fedbayes.deploy import connections
 from fedbayes.errors import CommandError
@@ -190,7 +192,7 @@ def runs(words: Words = None) -> None:
 
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
     app.command(context_settings=deploy.PASS_ON)(entry)
-for use in (adapt, predict, export, report, compare):
+for use in (adapt, predict, export, report, compare, methods, tune):
     app.command()(use)
 
 

@@ -241,7 +241,9 @@ class Loop:
         """The measures in the latest replies describe the models before that exchange: `row`."""
         replies, number, sites = self.exchange.replies, row.columns["round"], self.roster.sites
         lengths = tally_lengths(next(iter(sites.values())).classes)
-        pooled, each = measure(replies, {name: site.n_test for name, site in sites.items()}, lengths)
+        tested = {name: site.n_test for name, site in sites.items()}
+        held = {name: site.n_validation for name, site in sites.items()}
+        pooled, each = measure(replies, tested, lengths, held)
         row.add_measures(pooled, each)
         parameters = next(iter(self.state.sent.values())).shape[-1]
         row.evidence = evidence(replies, sites, parameters, lengths)

@@ -41,6 +41,7 @@ class Site:
     group: int | None  # its true group, where the data layout has groups
     partitions: int  # into how many shares a simulation cuts its data
     labels: tuple[int, ...] | None  # training examples of each class, where the site tells
+    n_validation: int = 0  # examples held out of its training data
 
 
 class Roster:
@@ -206,6 +207,7 @@ def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site
         group=int(said[key.GROUP]) if said.get(key.GROUP, -1) >= 0 else None,
         partitions=int(said.get(key.PARTITIONS, 0)),
         labels=_read_labels(said),
+        n_validation=int(said.get(key.N_VALIDATION, 0)),
     )
 
 

@@ -94,6 +94,21 @@ def test_heads_never_leave(federate: Federate, tmp_path: Path, method: str, head
     assert {name: tuple(tensor.shape) for name, tensor in run.tensors.items()} == {"w": (1, body)}
 
 
+def test_what_leaves_a_site_of_its_validation_data(federate: Federate, tmp_path: Path) -> None:
+    seen: dict[str, set[str]] = defaultdict(set)
+
+    def look(number: int, message: Message, reply: Message) -> Message:
+        for name, record in reply.content.items():
+            seen[name] |= set(record)
+        return reply
+
+    grid = sites(tmp_path / "far")
+    grid.interfere = look
+    federate(grid=grid, validation_fraction=0.25)
+    measures = MODELS | {"pm_val": TALLY, "gm_val": TALLY} | DENSE
+    assert seen == {"hello": HELLO | {"n_validation"}, "w": {"mu", "rho"}, "report": {"loss"}} | measures
+
+
 def test_a_curious_coordinator_learns_which_classes_a_site_holds(federate: Federate, tmp_path: Path) -> None:
     """An upload speaks of the data it was trained on: the biases of the last layer give the classes away."""
     settings = Settings.parse(defaults() | {"size": "10+10", "rounds": 1})
