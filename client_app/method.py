@@ -53,6 +53,7 @@ def statistics_in(received: Tensors, name: str = "w") -> Tensors:
     return received.statistics.get(name, {}) if isinstance(received, Received) else {}
 
 
+PLAIN_SGD_LACKS = ("optimizer", "adam-beta2", "lr-global")
 PERSONAL = ("model", "q", "theta")  # what a personal model made of weights is called in a file
 
 
@@ -71,6 +72,8 @@ class ClientMethod(ABC):
     """One method on one client. `received` are the tensors that the server sends, by name."""
 
     reads: ClassVar[type[Options]] = Options  # the settings that it reads beside those of all methods
+    # Its steps are SGD's, at rates of its own: of those of all methods, PLAIN_SGD_LACKS are not for it.
+    plain_sgd: ClassVar[bool] = False
     options: Any
     family: Family
 

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor, nn
 
 import strategies
-from bayes_core.flat import fingerprint, flat_statistics, flatten, shapes_of, statistics_of
+from bayes_core.flat import fingerprint, flat_statistics, shapes_of, statistics_of
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, SettingsError
@@ -141,7 +141,7 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
 
         def fresh(*words: int | str) -> Tensor:
             """The weights that every site's network starts from, or for further words those of another start."""
-            return flatten(_network(settings, one, *words) if words else network)
+            return loop.method.weights_of(_network(settings, one, *words) if words else network)
 
         done, state = 0, loop.method.init(fresh)
         if settings.buffers == "shared" and loop.method.traits.uploads and (shapes := statistics_of(network)):

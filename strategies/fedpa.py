@@ -6,7 +6,6 @@ The rounds before `fedpa.sampling-from` are FedAvg's, with β = 1. Different fro
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -33,10 +32,6 @@ class FedPA(FedAvg):
     idea = "one network for everybody, from the mean and the covariance of each client's posterior"
     paper = "Al-Shedivat et al. 2021"
     columns = (Column("correction", "what covariances change in the clients' updates"),)
-    instead: ClassVar[Mapping[str, str]] = {
-        "lr-global": "its SGD steps have fedpa.lr",
-        "adam-beta2": "its steps are plain SGD",
-    }
     reads: ClassVar[type[Options]] = PosteriorOptions
     options: PosteriorOptions
 

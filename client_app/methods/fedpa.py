@@ -48,6 +48,7 @@ class FedPA(FedAvg):
 
     reads: ClassVar[type[Options]] = SamplingOptions
     options: SamplingOptions
+    plain_sgd = True
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         options, w = self.options, received["w"]

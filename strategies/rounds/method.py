@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayes_core import extrapolate
 from bayes_core.families import Family
+from bayes_core.flat import flatten
 from bayes_core.server.aggregate import Aggregate, Mean
 from fedbayes.protocol.columns import Column
 from fedbayes.protocol.messages import STATISTICS
-from fedbayes.protocol.settings import NonNegative, Options, Settings, SettingsError, defaults, takes
+from fedbayes.protocol.settings import NonNegative, Options, Settings, SettingsError, takes
 from strategies.rounds.flower import FlowerStrategy
 from strategies.rounds.state import Came, Fresh, Part, State, Traits
 
@@ -41,7 +42,6 @@ class ServerMethod(FlowerStrategy):
     plain: ClassVar[frozenset[str]] = frozenset()  # names of sent tensors that are no distributions
     openings: ClassVar[int] = 0  # exchanges with all sites before round 1; the last of them is round 0
     reads: ClassVar[type[Options]] = StepOptions
-    instead: ClassVar[Mapping[str, str]] = {}  # settings of all methods that it does not use, and why
     options: Any
     family: Family
     aggregate_by: type[Aggregate] = Mean  # the paper's mean, unless a method offers another
@@ -67,14 +67,15 @@ class ServerMethod(FlowerStrategy):
             raise SettingsError(
                 f"method={settings.method} needs every site in every round; leave clients-per-round out (0 = all)."
             )
-        for key, why in cls.instead.items():
-            if settings.as_config()[key] != defaults()[key]:
-                raise SettingsError(f'method={settings.method} does not use the setting "{key}": {why}.')
 
     @property
     def rho_origin(self) -> float:
         """Where ρ starts, for codecs that send its distance from there."""
         return 0.0
+
+    def weights_of(self, network: nn.Module) -> Tensor:
+        """The weights (T,) of a network that clients share: all of them, unless some stay at each client."""
+        return flatten(network)
 
     @abstractmethod
     def init(self, fresh: Fresh) -> State:

@@ -45,11 +45,11 @@ def test_adam_is_not_what_samples() -> None:
     """The steps are SGD's, whatever `optimizer` says; the settings of other steps are refused."""
     usual, other = (quadratic("fedpa", 1.0, optimizer=name, **STEPS) for name in ("sgd", "adam"))
     assert torch.equal(usual.train({}, START, 1).uploads["w"], other.train({}, START, 1).uploads["w"])
-    with pytest.raises(
-        SettingsError, match=r'does not use the setting "lr-global": its SGD steps have fedpa.lr'
-    ):
+    with pytest.raises(SettingsError, match=r"takes plain SGD steps at rates of its own \(fedpa.lr\)"):
         checked(settings(**{"lr-global": 0.1}))
-    assert checked(settings(optimizer="sgd"))
+    with pytest.raises(SettingsError, match="leave optimizer out"):
+        checked(settings(optimizer="adam"), given=["optimizer"])
+    assert checked(settings(optimizer="sgd"), given=["optimizer"])
 
 
 def test_the_servers_step(one_round: OneRound) -> None:

@@ -73,7 +73,7 @@ def test_options_by_their_python_names() -> None:
         ("fedavg", "zeta", "3", "cfedbayes, pfedbayes, sfedbayes"),
         ("pfedbayes", "lambda-init", "0.3", "cfedbayes, sfedbayes"),
         ("pfedbayes", "clusters", "2", "cfedbayes"),
-        ("local", "beta", "0.5", "cfedbayes, fedavg, fedprox, pfedbayes, sfedbayes"),
+        ("local", "aggregation", "moments", "cfedbayes, pfedbayes, sfedbayes"),
         ("fedavg", "proximal", "0.5", "fedprox"),
     ],
 )
