@@ -121,6 +121,30 @@ class Split:
             raise ValueError(f"No parameter {', '.join(unknown)}; there are {', '.join(shapes)}.")
         return cls(shapes, frozenset(stays))
 
+    @classmethod
+    def at(cls, network: nn.Module, head: str = "") -> "Split":
+        """The parameters whose names begin with `head` stay; by default those of the last linear layer.
+
+        ValueError says in words why there is no such split.
+        """
+        shapes, linear = (
+            shapes_of(network),
+            [name for name, one in network.named_modules() if isinstance(one, nn.Linear)],
+        )
+        layers = [name for name in linear if f"{name}.weight" in shapes]
+        if not head and not layers:
+            raise ValueError(
+                "The network has no linear layer that could stay at a client; name what does: head=PREFIX."
+            )
+        prefix = head or f"{layers[-1]}."
+        stays = [name for name in shapes if name.startswith(prefix)]
+        if not stays or len(stays) == len(shapes):
+            which = "All" if stays else "None"
+            raise ValueError(
+                f"{which} of the network's parameters begin with head={head}; it has {', '.join(shapes)}."
+            )
+        return cls.of(shapes, stays)
+
     def shared(self, v: Tensor) -> Tensor:
         """The columns (rows, S) of `v` (rows, T) that are shared."""
         return self._columns(v, stays=False)
@@ -136,6 +160,13 @@ class Split:
             for v, stays in ((shared, False), (own, True))
         )
         return torch.cat([next(ours if name in self.stays else theirs) for name, _ in self._sizes()], -1)
+
+    def named(self, shared: Tensor, own: Tensor) -> dict[str, Tensor]:
+        """Every parameter by its name, as views into the shared (S,) and a client's own (T − S,)."""
+        parts = [
+            {k: v for k, v in self.shapes.items() if (k in self.stays) is stays} for stays in (False, True)
+        ]
+        return unflatten(shared, parts[0]) | unflatten(own, parts[1])
 
     def _columns(self, v: Tensor, stays: bool) -> Tensor:
         parts = torch.split(v, [size for _, size in self._sizes()], -1)
