@@ -122,28 +122,21 @@ class Split:
         return cls(shapes, frozenset(stays))
 
     @classmethod
-    def at(cls, network: nn.Module, head: str = "") -> "Split":
-        """The parameters whose names begin with `head` stay; by default those of the last linear layer.
-
-        ValueError says in words why there is no such split.
-        """
-        shapes, linear = (
-            shapes_of(network),
-            [name for name, one in network.named_modules() if isinstance(one, nn.Linear)],
-        )
-        layers = [name for name in linear if f"{name}.weight" in shapes]
-        if not head and not layers:
-            raise ValueError(
-                "The network has no linear layer that could stay at a client; name what does: head=PREFIX."
-            )
-        prefix = head or f"{layers[-1]}."
-        stays = [name for name in shapes if name.startswith(prefix)]
-        if not stays or len(stays) == len(shapes):
-            which = "All" if stays else "None"
-            raise ValueError(
-                f"{which} of the network's parameters begin with head={head}; it has {', '.join(shapes)}."
-            )
-        return cls.of(shapes, stays)
+    def at_head(cls, network: nn.Module, head: str = "") -> "Split":
+        """What stays: parameters whose names begin with `head`, by default those of the last `nn.Linear`."""
+        names = {id(parameter): name for name, parameter in trained(network).items()}
+        if head:
+            stays = {name for name in names.values() if f"{name}.".startswith(f"{head.rstrip('.')}.")}
+        else:
+            linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+            each = [{names[id(p)] for p in one.parameters() if id(p) in names} for one in linear]
+            stays = next((found for found in reversed(each) if found), set())
+        if not stays or len(stays) == len(names):
+            what = f'"{head}"' if head else "the last nn.Linear"
+            part = "the whole" if stays else "no part"
+            known = ", ".join(names.values())
+            raise ValueError(f"head: {what} is {part} of the network; its parameters are {known}.")
+        return cls.of(shapes_of(network), stays)
 
     def shared(self, v: Tensor) -> Tensor:
         """The columns (rows, S) of `v` (rows, T) that are shared."""

@@ -66,6 +66,9 @@ class Trained:
     report: dict[str, float] = field(default_factory=dict)  # numbers that go with them
     # Which of the received distributions an upload is a change of; one that is not named stands for itself.
     bases: Mapping[str, str] = field(default_factory=partial(dict, w="w"))
+    buffers: Tensors | None = (
+        None  # that go with the uploads, where they are shared; None: those in the state
+    )
 
 
 class ClientMethod(ABC):
@@ -124,6 +127,17 @@ class ClientMethod(ABC):
         """
         shared = {} if received is None else statistics_in(received)
         return WeightsPredictor(self.network, self.family, v, {**buffers_in(state), **shared})
+
+    def made(self, v: Tensor, state: Tensors, received: Tensors | None = None) -> WeightsPredictor:
+        """Likewise of weights that were made from what was received, so that no buffers in the state are theirs.
+
+        Batch norm has the statistics of this client's training data under them, but those that were `received`.
+        """
+        shared = {} if received is None else statistics_in(received)
+        if shared:
+            return self.weights(v, state, received)
+        buffers = settled(self.network, self.family.centre(v), buffers_in(state), self.x)
+        return WeightsPredictor(self.network, self.family, v, buffers)
 
     def first_buffers(self, v: Tensor, received: Tensors) -> dict[str, Tensor]:
         """Of a client without a past: where buffers are shared, those of its own training data under `v`."""

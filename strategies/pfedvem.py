@@ -8,7 +8,7 @@ body and μ, which is the global model too.
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bayes_core import Point, mean
 from bayes_core.flat import Split, flatten
 from fedbayes.protocol.columns import Column
-from fedbayes.protocol.settings import NonNegative, Options, takes
+from fedbayes.protocol.settings import HeadName, NonNegative, Options
 from strategies.rounds.method import ServerMethod
 from strategies.rounds.replies import BadReply
 from strategies.rounds.state import Came, Fresh, Part, State, Traits
@@ -27,12 +27,7 @@ LOWEST, HIGHEST = 1e-4, 1e4  # ρ_i that can be meant
 
 class ConfidenceOptions(Options):
     beta: NonNegative
-    head: Annotated[
-        str,
-        takes(
-            "the prefix of the names of the parameters that stay at each client; empty: the last linear layer"
-        ),
-    ]
+    head: HeadName
 
 
 class PFedVEM(ServerMethod):
@@ -53,7 +48,7 @@ class PFedVEM(ServerMethod):
 
     def weights_of(self, network: nn.Module) -> Tensor:
         weights = flatten(network)
-        split = Split.at(network, self.options.head)
+        split = Split.at_head(network, self.options.head)
         self.columns_of_head = split.own(torch.arange(len(weights)))
         return weights
 

@@ -11,7 +11,7 @@ authors' code: head steps see minibatches whose −log p counts n/b-fold, not al
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,18 +26,13 @@ from bayes_core.inference.update import minibatches
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from bayes_core.server.aggregate import inverse_softplus
 from client_app.method import ClientMethod, Tensors, Trained, statistics_in
-from fedbayes.protocol.settings import Options, Positive, RhoInit, takes
+from fedbayes.protocol.settings import HeadName, Options, Positive, RhoInit, takes
 
 CERTAIN = -20.0  # ρ of weights without uncertainty: σ = 2e-9
 
 
 class HeadOptions(Options):
-    head: Annotated[
-        str,
-        takes(
-            "the prefix of the names of the parameters that stay at each client; empty: the last linear layer"
-        ),
-    ]
+    head: HeadName
     rho_init: RhoInit
     lr_personal: Positive
     head_steps: int = takes("a whole number of at least 1", alias="pfedvem.head-steps", ge=1)
@@ -54,7 +49,7 @@ class PFedVEM(ClientMethod):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.split = Split.at(self.network, self.options.head)
+        self.split = Split.at_head(self.network, self.options.head)
 
     def start(self, received: Tensors) -> dict[str, Tensor]:
         head = self.heads.init(self.split.own(received["w"])[0], self.options.rho_init)
@@ -126,10 +121,10 @@ class PFedVEM(ClientMethod):
         return minibatches(n, min(self.settings.batch_size, n), steps, self.stream(server_round, purpose))
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:
-        w, buffers = received["w"], {**buffers_in(state), **statistics_in(received)}
-        body = self.split.shared(w)
+        w, body = received["w"], self.split.shared(received["w"])
         certain = torch.cat([body, torch.full_like(body, CERTAIN)])
-        pm = WeightsPredictor(self.network, self.heads, self.split.join(certain, state["head"]), buffers)
+        v = self.split.join(certain, state["head"])
+        pm = WeightsPredictor(self.network, self.heads, v, self.made(v[:1], state, received).buffers)
         return {"pm": pm, "gm": self.weights(w, state, received)}
 
     @classmethod

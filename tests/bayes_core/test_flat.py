@@ -159,19 +159,9 @@ def test_a_copy_shares_weights_and_buffers_as_the_network_does() -> None:
 
 def test_body_and_head_by_name() -> None:
     one = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1), nn.BatchNorm1d(1))
-    split = Split.at(one)
-    assert split.stays == {"1.weight", "1.bias"}, "the last linear layer"
-    assert Split.at(one, "2.").stays == {"2.weight", "2.bias"}
+    split = Split.at_head(one)
     v = torch.arange(6.0 + 3 + 2)
     assert split.own(v).tolist() == [6, 7, 8]
     named = split.named(split.shared(v), split.own(v))
     assert {name: tuple(part.shape) for name, part in named.items()} == dict(shapes_of(one))
     assert named["1.weight"].tolist() == [[6, 7]] and named["2.bias"].tolist() == [10]
-    with pytest.raises(
-        ValueError, match=r"All of the network's parameters begin with head=0; it has 0\.weight, 0\.b"
-    ):
-        Split.at(nn.Sequential(nn.Linear(2, 2)), "0")
-    with pytest.raises(ValueError, match="no linear layer that could stay at a client"):
-        Split.at(nn.Sequential(nn.BatchNorm1d(2)))
-    frozen_head = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1).requires_grad_(False))
-    assert Split.at(frozen_head).stays == {"1.weight", "1.bias"}, "what is not trained is no head"
