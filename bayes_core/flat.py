@@ -154,6 +154,13 @@ class Split:
         )
         return torch.cat([next(ours if name in self.stays else theirs) for name, _ in self._sizes()], -1)
 
+    def named(self, shared: Tensor, own: Tensor) -> dict[str, Tensor]:
+        """Every parameter by its name, as views into the shared (S,) and a client's own (T − S,)."""
+        parts = [
+            {k: v for k, v in self.shapes.items() if (k in self.stays) is stays} for stays in (False, True)
+        ]
+        return unflatten(shared, parts[0]) | unflatten(own, parts[1])
+
     def _columns(self, v: Tensor, stays: bool) -> Tensor:
         parts = torch.split(v, [size for _, size in self._sizes()], -1)
         named = zip(self.shapes, parts, strict=True)

@@ -58,6 +58,8 @@ def run(grid: Grid, settings: Settings) -> None:
     roster.gather()
     assert roster.agreement is not None  # of the sites that were gathered
     settings.require_fit(roster.agreement.classes)
+    if not (roster.agreement.classes or found.traits.numbers):
+        raise SettingsError(f"method={settings.method} learns classes, but the targets are numbers.")
     one = next(iter(roster.sites.values()))
     facts: dict[str, Any] = {
         "clients": max(one.partitions, len(roster.sites)),

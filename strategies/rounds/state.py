@@ -93,3 +93,4 @@ class Traits:
     shared_part: bool = False  # what is sent is a part of each network, of use to a site that took no part
     personal_model: bool = True
     clusters: bool = False
+    numbers: bool = True  # it can learn a regression

@@ -16,6 +16,7 @@ from fedbayes.errors import ModelError
 from fedbayes.launch.app_bundle import methods
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.columns import MODELS
+from fedbayes.protocol.settings import SettingsError
 from strategies.rounds.state import Traits
 
 Federate = Callable[..., Outcome]
@@ -54,9 +55,19 @@ def with_logs(folder: Path) -> InProcessGrid:
     return grid
 
 
-@pytest.fixture(
-    scope="module", params=[(method, kind) for method in methods() for kind in DATA], ids="-".join
-)
+ONLY_CLASSES = [method for method in methods() if not strategies.load(method).traits.numbers]
+CELLS = [
+    (method, kind) for method in methods() for kind in DATA if kind == "classes" or method not in ONLY_CLASSES
+]
+
+
+@pytest.mark.parametrize("method", ONLY_CLASSES)
+def test_a_method_that_learns_classes_says_so(federate: Federate, method: str) -> None:
+    with pytest.raises(SettingsError, match=f"method={method} learns classes, but the targets are numbers"):
+        federate(method=method, model="mlp", **DATA["numbers"])
+
+
+@pytest.fixture(scope="module", params=CELLS, ids="-".join)
 def cell(
     request: pytest.FixtureRequest, federate_once: Federate, tmp_path_factory: pytest.TempPathFactory
 ) -> Cell:
