@@ -256,7 +256,9 @@ def _connect(address: str, app: Path) -> None:
     try:
         place = _this_machine_s() if address == "auto" else address
         host, _, port = place.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=ANSWER).close()  # Ray itself would try for minutes
+        socket.create_connection(
+            (host, int(port)), timeout=ANSWER
+        ).close()  # Ray itself would try for minutes
         ray.init(
             address=place,
             runtime_env={"working_dir": str(app)},
