@@ -9,7 +9,8 @@ import torch
 from by_hand import OneRound
 from two_kinds import CLIENTS, D, TwoKinds
 
-from fedbayes.protocol.settings import SettingsError
+from fedbayes.protocol.settings import Settings, SettingsError, defaults
+from strategies.fesem import FeSEM
 from strategies.ifca import IFCA
 from strategies.rounds.replies import BadReply
 from strategies.rounds.state import State
