@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,22 @@ class WithNoise(nn.Module):
         if self.fixed is not None:  # filled in where the mean is: nothing is copied from the host
             return torch.cat([mean, torch.full_like(mean, self.fixed)], -1)
         return torch.cat([mean, self.log_noise.to(mean).expand_as(mean)], -1)
+
+
+def in_bfloat16(network: nn.Module) -> nn.Module:
+    """The same network, whose passes in training take bfloat16 where `torch.autocast` finds that safe.
+
+    Weights, gradients and outputs stay float32, and so does everything about a network that is not in training.
+    """
+    kind: Any = type(network)
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.training):
+            out: Tensor = kind.forward(self, x)
+        return out.float()
+
+    network.__class__ = type(kind.__name__, (kind,), {"forward": forward})
+    return network
 
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"dnn": dnn, "mlp": mlp, "vgg": vgg}

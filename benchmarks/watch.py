@@ -6,21 +6,22 @@ Processes are told apart by what they are for, so that one sees where the time g
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from benchmarks.measure import Options
-from fedbayes.launch.local import Federation
-from fedbayes.launch.plan import plan_run
+from fedbayes.launch.engines import EMBEDDED, engine_for
 from fedbayes.launch.processes import members
+from fedbayes.launch.ready import ready
 from server_app.events import parse
 
-ACTOR, SERVER, RAY, FLOWER = "actors", "server", "Ray", "Flower"
+WORKER, SERVER, RAY, OTHERS = "workers", "server", "Ray", "others"
 STEADY = (
-    4  # the first round of the steady state: an actor has met its clients, and round 1 has been evaluated
+    4  # the first round of the steady state: a worker has met its clients, and round 1 has been evaluated
 )
 BETWEEN = 0.5  # seconds from one look at the processes to the next
 
@@ -68,24 +69,26 @@ class Watched:
         return spent / rounds
 
 
-def watch(options: Options, clients: int, rounds: int, **words: object) -> Watched:
+def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, **words: object) -> Watched:
     """A run with these settings on MNIST, evaluated at the start and at the end; its folder is deleted afterwards."""
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
-        settings = {key.replace("_", "-"): value for key, value in words.items()}
+        settings: dict[str, object] = {"dataset": "mnist", "data-dir": str(options.data_dir)}
+        settings |= {key.replace("_", "-"): value for key, value in words.items()}
         settings |= {"rounds": rounds, "eval-every": 10 * rounds, "run-name": "bench", "out-dir": folder}
-        plan = plan_run(settings | {"dataset": "mnist", "data-dir": str(options.data_dir)}, clients)
+        plan = ready(settings, clients)
         plan.folder.mkdir()
-        federation = Federation(plan)
+        carrier = engine_for(plan, engine)
         looks: list[Look] = []
         ends: dict[int, float] = {}
         evaluated = float("nan")  # when the last time
         over = threading.Event()
-        watcher = threading.Thread(target=_look, args=(federation.marker, looks, over))
+        processes = _children if engine == EMBEDDED else partial(members, carrier.marker)
+        watcher = threading.Thread(target=_look, args=(processes, looks, over))
         try:
-            federation.start()
+            carrier.start()
             watcher.start()
-            for line in federation.lines():
+            for line in carrier.lines():
                 event = parse(line)
                 if event and event["event"] == "round":
                     ends[event["round"]] = event["time"]
@@ -95,17 +98,22 @@ def watch(options: Options, clients: int, rounds: int, **words: object) -> Watch
                 raise RuntimeError((plan.folder / "log.txt").read_text("utf-8")[-3000:])
         finally:
             over.set()
-            federation.end()
+            carrier.end()
     return Watched(ends, looks, evaluated - ends[rounds], time.time() - began)
 
 
-def _look(marker: str, looks: list[Look], over: threading.Event) -> None:
+def _children() -> list[psutil.Process]:
+    """Of the embedded engine, which is started by this process."""
+    return list(psutil.Process().children(recursive=True))
+
+
+def _look(search: Callable[[], list[psutil.Process]], looks: list[Look], over: threading.Event) -> None:
     processes: list[psutil.Process] = []
     memory: dict[str, float] = {}
     while not over.wait(BETWEEN):
-        # A search goes through all processes of the machine. The actors are the last to come.
-        if ACTOR not in memory or len(looks) % 20 == 0:
-            processes = members(marker)
+        # A search goes through all processes of the machine. The workers are the last to come.
+        if WORKER not in memory or len(looks) % 20 == 0:
+            processes = search()
         processor: dict[str, float] = {}
         memory = {}
         for process in processes:
@@ -121,13 +129,15 @@ def _look(marker: str, looks: list[Look], over: threading.Event) -> None:
 
 
 def _kind(process: psutil.Process) -> str:
-    """The server and Flower's grid are threads of one process, `flwr-simulation`."""
+    """Under Flower, the server and the grid are threads of one process, `flwr-simulation`."""
+    if process.name().startswith("fedbayes-"):
+        return {"fedbayes-worker": WORKER, "fedbayes-server": SERVER}.get(process.name(), OTHERS)
     words = " ".join(process.cmdline())
     if words.startswith("ray::ClientAppActor"):
-        return ACTOR
+        return WORKER
     if "flwr-simulation" in words.split("--")[0]:
         return SERVER
     name = Path(words.split(" ")[0]).name
     return (
-        RAY if words.startswith("ray::") or "/ray/" in words or name in ("raylet", "gcs_server") else FLOWER
+        RAY if words.startswith("ray::") or "/ray/" in words or name in ("raylet", "gcs_server") else OTHERS
     )

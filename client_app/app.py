@@ -85,6 +85,8 @@ def hello(message: Message, context: Context) -> Message:
             key.GROUP: -1 if data.group is None else data.group,
             key.PARTITIONS: int(config.get("num-partitions", 0)),
         }
+        if one.site.validation is not None:
+            said[key.N_VALIDATION] = len(one.site.validation[1])
         if data.classes and shares_labels(config):
             said[key.LABELS] = torch.bincount(data.y_train, minlength=len(data.classes)).tolist()
     except (DataError, ValueError) as error:

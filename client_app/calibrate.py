@@ -1,4 +1,4 @@
-"""By how much a client's model is too sure, on data held out from its training data."""
+"""What a client's model says of data held out from its training data, and by how much it is too sure."""
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ def calibration(
 
 def temperature(method: ClientMethod, model: Predictor, validation: Pair, server_round: int) -> float:
     """The temperature that the validation examples ask for."""
-    x, y = validation
+    return fit_temperature(validated(method, model, validation, server_round), validation[1])
+
+
+def validated(method: ClientMethod, model: Predictor, validation: Pair, server_round: int) -> Tensor:
+    """Class probabilities of the validation examples."""
     generator = method.stream(server_round, "validate")
-    return fit_temperature(model.predict(x, method.settings.eval_samples, generator).probabilities, y)
+    return model.predict(validation[0], method.settings.eval_samples, generator).probabilities

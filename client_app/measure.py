@@ -1,19 +1,21 @@
-"""What a client measures: every model on its own test data, from random streams of their own.
+"""What a client measures: every model on its own test and validation data, from random streams of their own.
 
-Tallies (bayes_core/predict/metrics.py) and binned counts: all that leaves a site of its test data.
+Tallies (bayes_core/predict/metrics.py) and binned counts: all that leaves a site of these data.
 """
 
 from flwr.app import MetricRecord
 
 from bayes_core.families import wide
 from bayes_core.flat import shapes_of
-from bayes_core.predict.calibration import scale
+from bayes_core.predict.calibration import fit_temperature, scale
 from bayes_core.predict.histograms import entropy_counts
 from bayes_core.predict.metrics import tally, tally_numbers
 from bayes_core.predict.predictor import Predictor
-from client_app.calibrate import temperature
+from client_app.calibrate import validated
 from client_app.method import ClientMethod
+from client_app.prepare import Pair
 from client_app.site import Site
+from fedbayes.protocol.columns import VALIDATION
 from fedbayes.protocol.messages import COUNTS
 
 Records = dict[str, MetricRecord]
@@ -34,6 +36,9 @@ def measure(method: ClientMethod, site: Site, models: dict[str, Predictor], serv
                 temperatures[name] = fitted
         else:
             records[name] = _numbers(method, site, name, model, server_round)
+            if site.validation:
+                held = _forecasts(method, site, model, site.validation, server_round, "validate")
+                records[name + VALIDATION] = held
         if name == "pm":  # the server has the weights of its own distribution
             counts |= model.weight_counts(sizes)
         if (ratio := model.nonzero()) is not None:
@@ -48,17 +53,20 @@ def measure(method: ClientMethod, site: Site, models: dict[str, Predictor], serv
 def _classes(
     method: ClientMethod, site: Site, name: str, model: Predictor, server_round: int
 ) -> tuple[Records, list[int], float | None]:
-    """Tallies of the predictive, of the posterior-mean network and, where it is asked for, of the predictive at its
-    temperature; binned entropies; and that temperature."""
+    """Tallies of the predictive, of the posterior-mean network, of the predictive on validation data and, where it is
+    asked for, at its temperature; binned entropies; and that temperature."""
     x, y, settings = site.data.x_test, site.data.y_test, method.settings
     found = model.predict(x, settings.eval_samples, method.stream(server_round, f"evaluate {name}"))
     tallies = {name: tally(found.probabilities, y, found.mutual_information)}
     if (of_mean := model.point_probabilities(x)) is not None:
         tallies[f"{name}_point"] = tally(of_mean, y)
     fitted = None
-    if settings.temperature_scaling and site.validation:
-        fitted = temperature(method, model, site.validation, server_round)
-        tallies[f"{name}_scaled"] = tally(scale(found.probabilities, fitted), y)
+    if site.validation:
+        held = validated(method, model, site.validation, server_round)
+        tallies[name + VALIDATION] = tally(held, site.validation[1])
+        if settings.temperature_scaling:
+            fitted = fit_temperature(held, site.validation[1])
+            tallies[f"{name}_scaled"] = tally(scale(found.probabilities, fitted), y)
     records = {title: MetricRecord(dict(sums)) for title, sums in tallies.items()}
     return records, entropy_counts(found.probabilities), fitted
 
@@ -66,9 +74,15 @@ def _classes(
 def _numbers(
     method: ClientMethod, site: Site, name: str, model: Predictor, server_round: int
 ) -> MetricRecord:
+    """The predictive of a regression on test data."""
+    test = site.data.x_test, site.data.y_test
+    return _forecasts(method, site, model, test, server_round, f"evaluate {name}")
+
+
+def _forecasts(
+    method: ClientMethod, site: Site, model: Predictor, examples: Pair, server_round: int, purpose: str
+) -> MetricRecord:
     """The predictive of a regression, in the target's own units."""
-    generator = method.stream(server_round, f"evaluate {name}")
-    mean, deviation = site.data.agreement.target_scale
-    found = model.forecast(site.data.x_test, method.settings.eval_samples, generator)
-    y = wide(site.data.y_test) * deviation + mean
-    return MetricRecord(dict(tally_numbers(found.unscaled(mean, deviation), y)))
+    (x, y), (mean, deviation) = examples, site.data.agreement.target_scale
+    found = model.forecast(x, method.settings.eval_samples, method.stream(server_round, purpose))
+    return MetricRecord(dict(tally_numbers(found.unscaled(mean, deviation), wide(y) * deviation + mean)))

@@ -53,6 +53,11 @@ def statistics_in(received: Tensors, name: str = "w") -> Tensors:
     return received.statistics.get(name, {}) if isinstance(received, Received) else {}
 
 
+def only(received: Tensors, name: str) -> Tensors:
+    """One of several received distributions, as the only one: `w`."""
+    return received.only(name) if isinstance(received, Received) else {"w": received[name]}
+
+
 PLAIN_SGD_LACKS = ("optimizer", "adam-beta2", "lr-global")
 PERSONAL = ("model", "q", "theta")  # what a personal model made of weights is called in a file
 

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayes_core.networks import in_bfloat16
 from client_app import method as methods
 from client_app.card import Card
 from client_app.data import ClientData, Split, load, load_site, simulated_sites
+from client_app.data import forget as forget_data
 from client_app.prepare import hold_out, random_labels
 from client_app.redact import SiteError
 from client_app.stages import Stage, stages_of
@@ -151,6 +153,8 @@ def _site(
     agreement: Agreement | None,
 ) -> Site:
     device = find_device(settings.device)
+    if device.type == "cuda" and settings.gpu_share:
+        torch.cuda.set_per_process_memory_fraction(settings.gpu_share, device)
     found = load_site(data_path, Split.of(settings), name) if data_path else load(settings, *share)
     # Whoever has data of its own draws random numbers of its own, here and in a simulation of the same files.
     origin = str(share[0]) if DATASET_NAME.fullmatch(settings.dataset) and not data_path else name
@@ -164,16 +168,23 @@ def _site(
     validation = None if held is None else (held[0].to(device), held[1].to(device))
     shape, outputs = tuple(data.x_train.shape[1:]), len(data.classes)
     noise = data.agreement.scaled_noise(settings.noise_level)
-    network = _network(settings.model, shape, outputs, settings.seed, noise, device)
+    network = _network(settings.model, shape, outputs, settings.seed, noise, device, settings.precision)
     return Site(name, origin, claim, _moved(data, device), validation, network, device, Path(states), durable)
 
 
 @lru_cache(maxsize=2)
 def _network(
-    model: str, shape: tuple[int, ...], outputs: int, seed: int, noise: float | None, device: torch.device
+    model: str,
+    shape: tuple[int, ...],
+    outputs: int,
+    seed: int,
+    noise: float | None,
+    device: torch.device,
+    precision: str,
 ) -> nn.Module:
     """All clients of a run start from the same network, and none keeps anything in it."""
-    return build(model, shape, outputs, seed, noise).to(device)
+    network = build(model, shape, outputs, seed, noise).to(device)
+    return in_bfloat16(network) if precision == "bfloat16" else network
 
 
 def _moved(data: ClientData, device: torch.device) -> ClientData:
@@ -187,6 +198,7 @@ def forget() -> None:
     """What this process keeps of sites, their data and networks."""
     for kept in (participant, _site, _network):
         kept.cache_clear()
+    forget_data()
 
 
 def find_device(wanted: str) -> torch.device:

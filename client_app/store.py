@@ -9,7 +9,8 @@ A method whose personal model is made anew from what it receives has it in `mode
 the same tags and card; `read_model` finds the file that holds the personal model.
 
 Files are replaced by rename: a crash at any moment leaves the previous or the new state, never a mixture.
-Whoever works with a state holds a lock on its folder, which the kernel frees when that process ends.
+Whoever works with a state holds a lock on its folder, which the kernel frees when that process ends. A process that
+stays keeps the states that it trained on a GPU there too, and takes them from there while the file is the one it wrote.
 """
 
 import os
@@ -29,6 +30,7 @@ from fedbayes.protocol import files
 FORMAT = 2
 WITHOUT_CARD = 1  # an older format with the same tensors: a run can go on from it
 LATEST, PREVIOUS, MODEL = "personal.safetensors", "previous.safetensors", "model.safetensors"
+MOST_ON_DEVICE = 2**30  # bytes of states that a process leaves on its GPU between rounds
 LOCK_WAIT = 60.0  # seconds for a dead run's last ClientApp to end
 
 
@@ -76,6 +78,8 @@ class Store:
             if started_from is not None and started_from.file == LATEST:
                 with files.replacing(self.folder / PREVIOUS, shared=True) as link:
                     os.link(self.folder / LATEST, link)
+        if any(tensor.device.type != "cpu" for tensor in tensors.values()):
+            _keep(self.folder / LATEST, self.uuid, Stored(server_round, dict(tensors), LATEST))
 
     def save_model(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
         """The personal model after `server_round`, of a method that makes it from what it receives.
@@ -107,6 +111,8 @@ class Store:
         path = self.folder / name
         if not path.exists():
             return None
+        if name == LATEST and (known := _on_device.get(path)) and known.still(path, self.uuid):
+            return known.stored
         try:
             metadata, tensors = read(path)
             tag, uuid, version = int(metadata["round"]), metadata["uuid"], metadata["format"]
@@ -130,6 +136,38 @@ class Store:
         (self.folder / name).replace(aside)
         self.notes.append(f"{name} {words}; it was set aside as {aside.name}")
         print(f"{self.folder / name} {words}; it was set aside as {aside.name}", flush=True)
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A state that is still where it was trained, and what its file looked like when it was saved."""
+
+    uuid: str
+    stored: Stored
+    file: tuple[int, int, int]
+
+    def still(self, path: Path, uuid: str) -> bool:
+        return uuid == self.uuid and _identity(path) == self.file
+
+    @property
+    def size(self) -> int:
+        return sum(tensor.nbytes for tensor in self.stored.tensors.values())
+
+
+_on_device: dict[Path, OnDevice] = {}  # of a process that serves several messages, the latest last
+
+
+def _keep(path: Path, uuid: str, stored: Stored) -> None:
+    """Spare the next round the way from the disk to the device, as long as states are few or small."""
+    _on_device.pop(path, None)
+    _on_device[path] = OnDevice(uuid, stored, _identity(path))
+    while sum(kept.size for kept in _on_device.values()) > MOST_ON_DEVICE:
+        del _on_device[next(iter(_on_device))]
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _system_error(error: SafetensorError | OSError, path: Path) -> Exception:

@@ -74,11 +74,12 @@ def run(grid: Grid, settings: Settings) -> None:
             "title": found.title or settings.method,
             "idea": found.idea,
             "clusters": found.traits.clusters,
+            "openings": found.openings,
             "global_model": found.traits.global_model,
         },
     }
     loop = Loop(method, settings, roster, {}, emit)
-    folder = RunFolder.open(settings, facts, found.columns)
+    folder = RunFolder.open(settings, facts, found.columns, durable=not is_simulation(grid))
     try:
         with _marked_when_stopped(folder):
             _train(grid, settings, loop, folder)
@@ -154,7 +155,7 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
         ):
             found = flat_statistics(dict(network.named_buffers()), shapes)
             named = [name for name in state.sent if name not in loop.method.plain]
-            state = replace(state, statistics=dict.fromkeys(named, found))
+            state = replace(state, statistics={name: found.clone() for name in named})
     else:
         done, tensors, memory = checkpoint
         state = State.of(tensors, memory["method"])

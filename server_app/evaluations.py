@@ -35,9 +35,11 @@ def read_evaluations(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def append_evaluation(folder: Path, server_round: int, evidence: Mapping[str, Any]) -> None:
-    """The evidence of one more round, on the disk before this returns."""
-    append_text(folder / FILE, _line({"format": FORMAT, "round": server_round, **evidence}))
+def append_evaluation(
+    folder: Path, server_round: int, evidence: Mapping[str, Any], durable: bool = True
+) -> None:
+    """The evidence of one more round."""
+    append_text(folder / FILE, _line({"format": FORMAT, "round": server_round, **evidence}), durable)
 
 
 def drop_evaluations(folder: Path, since: int) -> None:

@@ -44,22 +44,28 @@ LOCK_WAIT = 20.0  # seconds that a resumed run waits for the earlier attempt's l
 class RunFolder:
     """The one writer of OUT/RUN, from `open` to `close`."""
 
-    def __init__(self, path: Path, config: dict[str, Any], lock: Lock) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], lock: Lock, durable: bool) -> None:
         self.path = path
         self.config = config
         self._lock = lock
+        self._durable = durable
         own = columns_of(config)
         self._rounds = Sheet(path / "rounds.csv", round_columns(own))
         self._clients = Sheet(path / "clients.csv", client_columns(own))
 
     @classmethod
     def open(
-        cls, settings: Settings, facts: Mapping[str, Any], columns: Sequence[Column] = ()
+        cls,
+        settings: Settings,
+        facts: Mapping[str, Any],
+        columns: Sequence[Column] = (),
+        durable: bool = True,
     ) -> "RunFolder":
         """Create the folder of a new run, or take over that of a run to resume.
 
         `facts` are what hello told (clients, model, classes); a resumed run must find the same ones. `columns` are
-        the method's own; a resumed run keeps those that it was started with beside them.
+        the method's own; a resumed run keeps those that it was started with beside them. `durable`: each round is on
+        the disk before the next begins. A simulation's clients do not wait for the disk either (client_app/store.py).
         """
         path = Path(settings.out_dir).resolve() / settings.run_name
         config = read_config(path)
@@ -83,7 +89,7 @@ class RunFolder:
         own = {column.name: column.as_config() for column in (*columns_of(config), *columns)}
         if own:
             config["columns"] = list(own.values())
-        return cls(path, config, lock)
+        return cls(path, config, lock, durable)
 
     def begin(self, first_round: int) -> None:
         """Write what is known now, and drop the rows that the rounds to come will write (again)."""
@@ -100,9 +106,9 @@ class RunFolder:
     ) -> None:
         """One finished row of rounds.csv, its clients' rows and, where it was measured, its evidence."""
         if evidence is not None:
-            evaluations.append_evaluation(self.path, row["round"], evidence)
-        self._clients.append(clients)
-        self._rounds.append([row])
+            evaluations.append_evaluation(self.path, row["round"], evidence, self._durable)
+        self._clients.append(clients, self._durable)
+        self._rounds.append([row], self._durable)
 
     def keep(self, name: str, evidence: Mapping[str, Any]) -> None:
         """NAME.json: what a method found out on the way, for the report."""
@@ -119,7 +125,7 @@ class RunFolder:
             "memory": json.dumps(memory),
         }
         contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        replace_file(self.path / "checkpoint.safetensors", save(contiguous, metadata))
+        replace_file(self.path / "checkpoint.safetensors", save(contiguous, metadata), self._durable)
 
     def load_checkpoint(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """Round, tensors and memory of the last completed round; None before the first."""
@@ -147,9 +153,9 @@ class Sheet:
         kept = [row for row in read_rows(self.file) if int(row["round"]) < before]
         replace_file(self.file, self._text(kept, header=True).encode(), durable=False)
 
-    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Further rows, on the disk before this returns."""
-        append_text(self.file, self._text(rows))
+    def append(self, rows: Sequence[Mapping[str, Any]], durable: bool = True) -> None:
+        """Further rows."""
+        append_text(self.file, self._text(rows), durable)
 
     def _text(self, rows: Sequence[Mapping[str, Any]], header: bool = False) -> str:
         """Rows as CSV. A column that nobody declared is left out with a warning: it is no reason to end a run."""

@@ -42,9 +42,14 @@ class Draw(NamedTuple):
 
     theta: Tensor
     g: Tensor
-    gamma: Tensor | None = None  # spike-and-slab: which weights are on (0 or 1) …
-    slope: Tensor | None = None  # … τ times the straight-through derivative of that by logit λ …
+    eta: Tensor | None = None  # spike-and-slab: weights are on where it is above 0 …
+    soft: Tensor | None = None  # … sigmoid(−|η|/τ), the smaller of γ̃ and 1−γ̃ …
     slab: Tensor | None = None  # … and μ + σ·g, what θ is where they are on
+
+    @property
+    def gamma(self) -> Tensor | None:
+        """Which weights are on (0 or 1), where there are gates."""
+        return None if self.eta is None else (self.eta > 0).to(self.theta)
 
 
 class Parts(NamedTuple):
@@ -59,6 +64,7 @@ class Parts(NamedTuple):
     slope: Tensor = NOTHING  # ∂σ/∂ρ = sigmoid(ρ)
     logit: Tensor = NOTHING  # of λ, where there are gates
     on: Tensor = NOTHING  # λ
+    off: Tensor = NOTHING  # 1 − λ, with all its digits
 
 
 class Factors(NamedTuple):

@@ -33,7 +33,10 @@ class Gaussian(Family):
         return Noise(torch.empty_like(v[0]).normal_(generator=generator))
 
     def parts(self, v: Tensor | Parts) -> Parts:
-        return v if isinstance(v, Parts) else Parts(v[0], softplus(v[1]), torch.sigmoid(v[1]))
+        if isinstance(v, Parts):
+            return v
+        mu, rho = v[:2].unbind()  # a spike and slab's λ is passed over
+        return Parts(mu, softplus(rho), torch.sigmoid(rho))
 
     def reparameterise(self, v: Tensor | Parts, noise: Noise, out: Tensor | None = None) -> Draw:
         v = self.parts(v)
@@ -64,8 +67,9 @@ class Gaussian(Family):
     ) -> Tensor:
         """(G, G·g·sigmoid(ρ))."""
         v, out = self.parts(v), self._blank(gradient, out)
-        out[0].add_(gradient)
-        out[1].addcmul_(gradient * draw.g, v.slope)
+        mu, rho = out.unbind()
+        mu.add_(gradient)
+        rho.addcmul_(gradient * draw.g, v.slope)
         return out
 
     def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
@@ -75,20 +79,27 @@ class Gaussian(Family):
         error into steps of full size, and q and w would chase each other.
         """
         q, w = self.parts(q), self.parts(w)
-        out, variance = self._blank(q.mu, out), w.sigma.square()
-        torch.div(q.mu - w.mu, variance, out=out[0])
-        excess = (q.sigma - w.sigma).mul_(q.sigma + w.sigma)
-        torch.mul(excess.div_(variance.mul_(q.sigma)), q.slope, out=out[1])
+        out = self._blank(q.mu, out)
+        distance, excess, variance = gaps(q, w)
+        mu, rho = out.unbind()
+        torch.div(distance, variance, out=mu)
+        torch.mul(excess.div_(variance.mul_(q.sigma)), q.slope, out=rho)
         return out
 
     def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
         """((μ_w−μ_q)/σ_w², (1/σ_w − (σ_q²+(μ_q−μ_w)²)/σ_w³)·sigmoid(ρ_w))."""
         q, w = self.parts(q), self.parts(w)
         out, variance, distance = self._blank(q.mu, out), w.sigma.square(), w.mu - q.mu
-        torch.div(distance, variance, out=out[0])
+        mu, rho = out.unbind()
+        torch.div(distance, variance, out=mu)
         excess = (w.sigma - q.sigma).mul_(w.sigma + q.sigma).sub_(distance.square_())
-        torch.mul(excess.div_(variance.mul_(w.sigma)), w.slope, out=out[1])
+        torch.mul(excess.div_(variance.mul_(w.sigma)), w.slope, out=rho)
         return out
+
+
+def gaps(q: Parts, w: Parts) -> tuple[Tensor, Tensor, Tensor]:
+    """μ_q − μ_w, σ_q² − σ_w² and σ_w², of which the KL and its gradient by q are made."""
+    return q.mu - w.mu, (q.sigma - w.sigma).mul_(q.sigma + w.sigma), w.sigma.square()
 
 
 def kl_of_normals(mu_q: Tensor, sigma_q: Tensor, mu_w: Tensor, sigma_w: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bayes_core.families.base import RHO_INIT, Draw, Factors, Family, Noise, Parts, wide
-from bayes_core.families.gaussian import Gaussian, kl_of_normals
+from bayes_core.families.gaussian import Gaussian, gaps
 
 LAMBDA_MARGIN = 1e-6  # λ stays this far from 0 and 1
 
@@ -80,18 +80,19 @@ class SpikeSlab(Family):
         if isinstance(v, Parts):
             return v
         slab = self.slab.parts(v)
-        return slab._replace(logit=v[2], on=v[2].sigmoid()) if self.gated else slab
+        if not self.gated:
+            return slab
+        logit = v[2]
+        return slab._replace(logit=logit, on=logit.sigmoid(), off=logit.neg().sigmoid_())
 
     def reparameterise(self, v: Tensor | Parts, noise: Noise, out: Tensor | None = None) -> Draw:
         if noise.logit_u is None:
             return self.slab.reparameterise(v, noise, out)
         v = self.parts(v)
         slab, eta = self.slab.reparameterise(v, noise).theta, v.logit + noise.logit_u
-        gamma = eta.sign().clamp_min_(0)  # in a sixth of the time of a comparison
         # Of γ̃ and 1−γ̃ the one that keeps its digits: Adam makes full steps of the smallest gradient.
-        soft = eta.abs_().mul_(-1 / self.temperature).sigmoid_()
-        slope = torch.addcmul(soft, soft, soft, value=-1)
-        return Draw(torch.mul(gamma, slab, out=out), noise.g, gamma, slope, slab)
+        soft = eta.abs().mul_(-1 / self.temperature).sigmoid_()
+        return Draw(where_on(slab, eta, out), noise.g, eta, soft, slab)
 
     def centre(self, v: Tensor) -> Tensor:
         """The mean of θ, λ·μ."""
@@ -121,11 +122,12 @@ class SpikeSlab(Family):
     ) -> Tensor:
         """(G·γ, G·γ·g·sigmoid(ρ), G·(μ+σg)·γ̃(1−γ̃)/τ) with the hard γ and the soft γ̃."""
         out = self._blank(gradient, out)
-        if draw.gamma is None or draw.slope is None or draw.slab is None:
+        if draw.eta is None or draw.soft is None or draw.slab is None:
             self.slab.likelihood_gradient(v, draw, gradient, out[:2])
             return out
-        self.slab.likelihood_gradient(v, draw, gradient * draw.gamma, out[:2])
-        out[2].addcmul_(gradient * draw.slab, draw.slope, value=1 / self.temperature)
+        self.slab.likelihood_gradient(v, draw, where_on(gradient, draw.eta), out[:2])
+        slope = torch.ops.aten.sigmoid_backward(gradient * draw.slab, draw.soft)  # G·(μ+σg)·γ̃(1−γ̃)
+        out[2].add_(slope, alpha=1 / self.temperature)
         return out
 
     def kl_gradient_q(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
@@ -135,14 +137,18 @@ class SpikeSlab(Family):
         """
         q, w = self.parts(q), self.parts(w)
         out = self._blank(q.mu, out)
-        rows = self.slab.kl_gradient_q(q, w, out[:2])
+        mu, rho, logit = out.unbind()
         if not self.gated:
-            out[2].zero_()
+            self.slab.kl_gradient_q(q, w, out[:2])
+            logit.zero_()
             return out
-        rows.mul_(q.on)
-        pull = kl_of_normals(q.mu, q.sigma, w.mu, w.sigma).add_(q.logit - w.logit)
-        torch.mul(pull.mul_(q.on), torch.sigmoid(-q.logit), out=out[2])
-        return out
+        distance, excess, variance = gaps(q, w)
+        twice_kl = torch.addcmul(excess, distance, distance).div_(variance)
+        twice_kl.sub_(torch.div(q.sigma, w.sigma).log_(), alpha=2)
+        torch.div(distance, variance, out=mu)
+        torch.mul(excess.div_(variance.mul_(q.sigma)), q.slope, out=rho)
+        torch.mul(twice_kl.mul_(0.5).add_(q.logit).sub_(w.logit), q.off, out=logit)
+        return out.mul_(q.on)
 
     def kl_gradient_w(self, q: Tensor | Parts, w: Tensor | Parts, out: Tensor | None = None) -> Tensor:
         """The slab's rows times λ_q, and λ_w − λ_q by logit λ_w."""
@@ -153,18 +159,26 @@ class SpikeSlab(Family):
             out[2].zero_()
             return out
         rows.mul_(q.on)
-        difference_of_sigmoids(w.logit, q.logit, out[2])
+        difference_of_gates(w, q, out[2])
         return out
 
 
-def difference_of_sigmoids(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """sigmoid(a) − sigmoid(b), with all its digits where they are near: Adam makes full steps of the smallest gradient.
+def where_on(v: Tensor, eta: Tensor, out: Tensor | None = None) -> Tensor:
+    """v·1[η > 0], in one pass over memory."""
+    into = {} if out is None else {"grad_input": out}
+    on: Tensor = torch.ops.aten.threshold_backward(v, eta, 0.0, **into)
+    return on
 
-    With the higher of the two, h, and the lower, l, it is ±sigmoid(h)·sigmoid(−l)·(1 − e^(l−h)).
+
+def difference_of_gates(a: Parts, b: Parts, out: Tensor | None = None) -> Tensor:
+    """λ_a − λ_b, with all its digits where they are near: Adam makes full steps of the smallest gradient.
+
+    With the higher of the two, h, and the lower, l, it is ±λ_h·(1−λ_l)·(1 − e^(logit l − logit h)).
     """
-    gap = a - b
-    size = torch.sigmoid(torch.maximum(a, b)).mul_(torch.minimum(a, b).neg_().sigmoid_())
-    return torch.mul(size.mul_(gap.sign()), gap.abs_().neg_().expm1_().neg_(), out=out)
+    gap = b.logit - a.logit
+    size = torch.mul(a.on, b.off)
+    torch.maximum(size, b.on * a.off, out=size).copysign_(gap)
+    return torch.mul(size, gap.abs_().neg_().expm1_(), out=out)
 
 
 def bernoulli_kl(q: Tensor, w: Tensor) -> Tensor:

@@ -26,21 +26,49 @@ SUMS = r"""
 TALLY(tally, float)
 TALLY(tally_wide, double)
 
-/* DeepSum.add: the same on any number of grids, each 2^33 times as fine as the one before. */
-ROUNDED void tally_deep(double *sums, int64_t size, int64_t grids, const double *restrict terms, double weight,
-                        double above, int64_t begin, int64_t end) {
-    for (const int64_t last = end; begin < last; begin = end) {
-        end = begin + BLOCK < last ? begin + BLOCK : last;
-        double block[BLOCK], *restrict rest = block - begin, unit = above;
-        EACH rest[i] = terms[i] * weight;
-        for (int64_t k = 0; k < grids; k++, unit *= 0x1p-33) {
-            double *restrict sum = sums + k * size;
-            EACH {
-                double rounded = (rest[i] + unit) - unit;
-                sum[i] += rounded;
-                rest[i] -= rounded;
-            }
-        }
+/* A term on grids that are each 2^33 times as fine as the one before. */
+INLINE void deep(double *restrict sums, int64_t size, const int grids, int64_t i, double rest, double unit) {
+    for (int k = 0; k < grids; k++, unit *= 0x1p-33) {
+        double rounded = (rest + unit) - unit;
+        sums[k * size + i] += rounded;
+        rest -= rounded;
     }
 }
+
+/* DeepSum.add */
+ROUNDED void tally_deep(double *sums, int64_t size, int64_t grids, const double *restrict terms, double weight,
+                        double above, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) deep(sums, size, grids, i, terms[i] * weight, above);
+}
+
+/* Moments._flush: `count` uploads of the rows mu, sigma and, with gates, lambda, into the sums of lambda times the
+   distance from the origin, its square and the variance, and of lambda. A block at a time, so that its sums are in
+   cache for all the uploads. */
+#define MOMENTS(name, rows, grids)                                                                             \
+    ROUNDED void name(double *sums, int64_t size, const float *restrict origin, const float *restrict held,    \
+                      int64_t count, const double *weights, double off, double above, int64_t first,           \
+                      int64_t last) {                                                                          \
+        double *square = sums + grids * size, *variance = square + grids * size;                               \
+        double *gates = variance + grids * size;                                                               \
+        for (int64_t begin = first, end; begin < last; begin = end) {                                          \
+            end = begin + BLOCK < last ? begin + BLOCK : last;                                                 \
+            for (int64_t c = 0; c < count; c++) {                                                              \
+                const float *restrict mu = held + c * rows * size, *restrict sigma = mu + size;                \
+                const float *restrict lambda = sigma + size;                                                   \
+                double weight = weights[c];                                                                    \
+                EACH {                                                                                         \
+                    double gate = rows == 3 ? (double)lambda[i] : 1.0, s = (double)sigma[i];                   \
+                    double distance = (double)mu[i] - (double)origin[i];                                       \
+                    gate = gate < off ? off : gate;                                                            \
+                    deep(sums, size, grids, i, distance * gate * weight, above);                               \
+                    deep(square, size, grids, i, distance * distance * gate * weight, above);                  \
+                    deep(variance, size, grids, i, s * s * gate * weight, above);                              \
+                    if (rows == 3) deep(gates, size, grids, i, gate * weight, above);                          \
+                }                                                                                              \
+            }                                                                                                  \
+        }                                                                                                      \
+    }
+
+MOMENTS(tally_moments, 2, 3)
+MOMENTS(tally_gated_moments, 3, 4)
 """

@@ -6,7 +6,8 @@ of rounding errors (see `Sum`).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from threading import Thread
 from typing import Protocol
 
 import torch
@@ -20,6 +21,7 @@ BLOCK = 32768  # numbers at a time: what is computed on the way stays in the pro
 COARSE = 1.5 * 2.0**28  # to multiples of 2^-24: a sum of less than 2^29 has no rounding error
 FINE = 1.5 * 2.0**-5  # to multiples of 2^-57; the fine parts, below 2^-25, of up to 2^20 terms fit
 
+HELD = 8  # uploads that are added in one go
 OFF = 1e-12  # no λ counts as less, so that the sums of λ·σ² keep their digits
 ROUNDING = 2.0**-48  # of a difference of two float64 squares, which each take a few roundings
 
@@ -65,8 +67,8 @@ class DeepSum:
     On three a term loses at most 2^-91 (4e-28), on four 2^-124 (5e-38).
     """
 
-    def __init__(self, size: int, grids: int) -> None:
-        self.grids = torch.zeros(grids, size, dtype=torch.float64)
+    def __init__(self, grids: Tensor) -> None:
+        self.grids = grids  # (grids, size), all zero
 
     def add(self, begin: int, terms: Tensor, weight: float) -> None:
         """Add weight · terms to the entries from `begin` on; in C where that can be had, with the same bits."""
@@ -125,31 +127,59 @@ class Moments:
     μ_w = Σ λ_i μ_i / Σ λ_i, σ_w² = Σ λ_i [σ_i² + (μ_i − μ_w)²] / Σ λ_i, λ_w = mean λ_i. A Gaussian has λ_i = 1.
     The squares are taken about the origin's μ, which is near: about 0 they would lose their digits. Those of σ, which
     may be far smaller, have a sum of their own. Weights that are off everywhere (λ below `OFF`) count alike.
+
+    The sums are most of the traffic with memory, so some uploads are held and added in one go.
     """
 
     def __init__(self, origin: Tensor) -> None:
-        self.origin = origin
+        self.origin = origin.float().contiguous()
         rows, size = origin.shape
-        grids = rows + 1  # as small as σ² is, and with gates λ·σ²
-        self.gates = DeepSum(size, grids) if rows == 3 else None
-        self.first, self.second, self.variance = (DeepSum(size, grids) for _ in range(3))
+        # as many grids as σ² is small, and with gates λ·σ²
+        self.sums = torch.zeros(rows + 1, rows + 1, size, dtype=torch.float64)
+        self.held = torch.empty(HELD, rows, size)
         self.weights: list[float] = []
+        self.waiting: list[float] = []  # weights of those that are held
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
-        for block in blocks(upload.shape[1]):
-            distance = upload[0, block].double() - self.origin[0, block]
-            square, variance = distance.square(), softplus(upload[1, block]).double().square_()
-            if self.gates is not None:
-                gate = upload[2, block].double().clamp_min(OFF)
-                for term in (distance, square, variance):
-                    term.mul_(gate)
-                self.gates.add(block.start, gate, weight)
-            self.first.add(block.start, distance, weight)
-            self.second.add(block.start, square, weight)
-            self.variance.add(block.start, variance, weight)
+        held = self.held[len(self.waiting)]
+
+        def hold(begin: int, end: int) -> None:
+            for block in blocks(end, begin):
+                held[:, block] = upload[:, block]
+                held[1, block] = softplus(held[1, block])
+
+        in_threads(held.shape[1], hold)
         self.weights.append(weight)
+        self.waiting.append(weight)
+        if len(self.waiting) == HELD:
+            self._flush()
+
+    def _flush(self) -> None:
+        kernels, (_, rows, size) = library(), self.held.shape
+        if isinstance(kernels, str):
+            for held, weight in zip(self.held, self.waiting, strict=False):
+                for block in blocks(size):
+                    self._add(held, block, weight)
+        else:
+            tally = kernels.tally_moments if rows == 2 else kernels.tally_gated_moments
+            weights = torch.tensor(self.waiting, dtype=torch.float64)
+            origin, held, weight = (tensor.data_ptr() for tensor in (self.origin, self.held, weights))
+            given = self.sums.data_ptr(), size, origin, held, len(self.waiting), weight, OFF, COARSE
+            in_threads(size, lambda begin, end: tally(*given, begin, end))
+        self.waiting.clear()
+
+    def _add(self, held: Tensor, block: slice, weight: float) -> None:
+        distance = held[0, block].double() - self.origin[0, block]
+        terms = [distance, distance.square(), held[1, block].double().square_()]
+        if len(held) == 3:
+            gate = held[2, block].double().clamp_min(OFF)
+            terms = [*(term.mul_(gate) for term in terms), gate]
+        for grids, term in zip(self.sums, terms, strict=True):
+            DeepSum(grids).add(block.start, term, weight)
 
     def result(self) -> Tensor:
+        if self.waiting:
+            self._flush()
         out = torch.empty(self.origin.shape)
         for block in blocks(out.shape[1]):  # float64 throughout would take as much memory as the sums
             self._finish(block, out[:, block])
@@ -157,15 +187,16 @@ class Moments:
 
     def _finish(self, block: slice, out: Tensor) -> None:
         weight = math.fsum(self.weights)
-        gates = self.gates.value(block) if self.gates else torch.tensor(weight, dtype=torch.float64)
-        shift, square = self.first.value(block).div_(gates), self.second.value(block).div_(gates)
+        first, second, third, *fourth = (DeepSum(grids).value(block) for grids in self.sums)
+        gates = fourth[0] if fourth else torch.tensor(weight, dtype=torch.float64)
+        shift, square = first.div_(gates), second.div_(gates)
         spread = torch.addcmul(square, shift, shift, value=-1)
         # Where all μ_i are alike it is 0 but for rounding, which σ may be smaller than.
         spread.masked_fill_(spread < ROUNDING * square, 0)
-        variance = self.variance.value(block).div_(gates).add_(spread)
+        variance = third.div_(gates).add_(spread)
         out[0] = shift.add_(self.origin[0, block])
         out[1] = inverse_softplus(variance.clamp_min_(1e-22).sqrt_())
-        if self.gates:
+        if fourth:
             out[2] = gates.div_(weight)
 
 
@@ -234,6 +265,19 @@ def _fill(aggregate: Aggregate, uploads: Sequence[Tensor], weights: Sequence[flo
     return aggregate.result()
 
 
-def blocks(size: int) -> Iterator[slice]:
-    """Slices that cover `size` numbers, a block each."""
-    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
+def in_threads(size: int, work: Callable[[int, int], object]) -> None:
+    """`work` on all of `size` numbers, a piece in each of PyTorch's threads; C gives the interpreter free meanwhile."""
+    pieces = max(min(torch.get_num_threads(), size // BLOCK), 1)
+    # whole blocks: PyTorch gives other bits at the end of a piece, where it does not fill a vector
+    ends = [size // BLOCK * piece // pieces * BLOCK for piece in range(pieces)] + [size]
+    threads = [Thread(target=work, args=ends[piece : piece + 2]) for piece in range(1, pieces)]
+    for thread in threads:
+        thread.start()
+    work(ends[0], ends[1])
+    for thread in threads:
+        thread.join()
+
+
+def blocks(end: int, begin: int = 0) -> Iterator[slice]:
+    """Slices that cover the numbers from `begin` to `end`, a block each."""
+    return (slice(start, min(start + BLOCK, end)) for start in range(begin, end, BLOCK))

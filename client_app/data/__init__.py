@@ -19,9 +19,10 @@ from client_app.data.site_data import load_site, sites_in
 from client_app.data.sources import NAMES, mixed_pair, read_pool, require_known
 from client_app.data.split import Split
 from fedbayes.protocol.agreement import Agreement, Disagreement
+from fedbayes.protocol.objects import is_pool
 from fedbayes.protocol.settings import FUNCTION, Settings
 
-__all__ = ["ClientData", "DataError", "Split", "check", "load", "load_site", "simulated_sites"]
+__all__ = ["ClientData", "DataError", "Split", "check", "forget", "load", "load_site", "simulated_sites"]
 
 # A simulation's actor meets all clients in turn. This holds ten clients of the paper's MNIST layouts; beyond
 # it the oldest go and are cut again from the pool when they are needed, in some hundredths of a second.
@@ -56,6 +57,13 @@ def _read(split: Split, partition: int, partitions: int) -> ClientData:
     return _cut(pool, shares[partition])
 
 
+def forget() -> None:
+    """What this process keeps of files and functions, which may have changed."""
+    _clients.clear()
+    _shares.cache_clear()
+    read_pool.cache_clear()
+
+
 def check(settings: Settings, partitions: int) -> ClientData:
     """One client's data after all have agreed, or the DataError that any of them would raise."""
     split = Split.of(settings)
@@ -78,6 +86,8 @@ def simulated_sites(dataset: str) -> list[str]:
 
 def _sites(split: Split, partitions: int) -> list[tuple[str, str]]:
     """Name and source of every site where each has its own; none where they share a pool."""
+    if is_pool(split.dataset):
+        return []
     if FUNCTION.fullmatch(split.dataset) or split.dataset == functions.NAME:
         return [(str(number), split.dataset) for number in range(partitions)]
     if not Path(split.dataset).is_dir():

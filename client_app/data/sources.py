@@ -8,6 +8,7 @@ import gzip
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from client_app.data import own_function
 from client_app.data.download import fetch, write_whole
 from client_app.data.errors import DataError
 from client_app.data.examples import BRIGHTEST, read_arrays
@@ -22,6 +24,7 @@ from client_app.data.npz import read_npz
 from client_app.data.official import DIGITS, read_cifar10, read_svhn
 from client_app.data.pool import Pool
 from client_app.data.torchvision_import import torchvision_datasets
+from fedbayes.protocol.objects import is_pool
 
 TORCHVISION = {"mnist": "MNIST", "fmnist": "FashionMNIST"}  # our name → torchvision's class and folder
 NAMES = ("digits", "diabetes", *TORCHVISION, "cifar10", "svhn")
@@ -32,7 +35,7 @@ DAMAGE = (AssertionError, EOFError, KeyError, OSError, RuntimeError, TypeError, 
 
 
 def require_known(dataset: str) -> None:
-    if dataset not in NAMES and not dataset.endswith(".npz"):
+    if dataset not in NAMES and not dataset.endswith(".npz") and not is_pool(dataset):
         raise DataError(
             f'There is no data set "{dataset}"; dataset takes {", ".join(NAMES)}, functions, the path of an '
             ".npz file or of a folder of sites, or package.module:function."
@@ -84,16 +87,24 @@ def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...], task: str)
         case "mnist" | "fmnist":
             return _read_idx(dataset, data_dir)
         case file:
-            examples = read_arrays(read_npz(Path(file)), file, classes, task)
+            arrays = own_function.call(file, {}) if is_pool(file) else read_npz(Path(file))
+            examples = read_arrays(arrays, file, classes, task)
             return Pool(examples.x, BRIGHTEST, (examples.y,), examples.classes)
 
 
 def _read_digits() -> Pool:
-    from sklearn.datasets import load_digits  # slow to import, and only these users need it
+    """What scikit-learn's load_digits gives, from its file: importing that function takes a second."""
+    found = find_spec("sklearn")
+    file = Path(str(found.origin)).parent / "datasets" / "data" / "digits.csv.gz" if found else Path()
+    if file.is_file():
+        table = np.loadtxt(file, np.uint8, delimiter=",")
+    else:  # a version that keeps it elsewhere
+        from sklearn.datasets import load_digits
 
-    digits = load_digits()
-    images = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(1)
-    return Pool(images, 16, (digits.target.astype(np.int64),), DIGITS)
+        digits = load_digits()
+        table = np.column_stack([digits.data, digits.target]).astype(np.uint8)
+    images = torch.from_numpy(table[:, :-1].reshape(-1, 1, 8, 8).copy())
+    return Pool(images, 16, (table[:, -1].astype(np.int64),), DIGITS)
 
 
 def _read_diabetes() -> Pool:

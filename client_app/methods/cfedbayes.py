@@ -11,7 +11,7 @@ from bayes_core.families import Family
 from bayes_core.flat import buffers_of
 from bayes_core.predict.predictive import outputs
 from bayes_core.predict.predictor import Predictor
-from client_app.method import Received, Tensors, Trained, statistics_in
+from client_app.method import Tensors, Trained, only, statistics_in
 from client_app.methods.sfedbayes import SFedBayes, SparseOptions
 from fedbayes.protocol.messages import CLUSTER
 from fedbayes.protocol.settings import FamilyName, Options
@@ -70,11 +70,6 @@ class CFedBayes(SFedBayes):
 
         losses = [nll(f"u{k}") for k in range(len(received))]
         return int(torch.tensor(losses).argmin())
-
-
-def only(received: Tensors, name: str) -> Tensors:
-    """One of the K priors, as the only one."""
-    return received.only(name) if isinstance(received, Received) else {"w": received[name]}
 
 
 METHOD = CFedBayes

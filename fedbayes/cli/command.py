@@ -4,7 +4,6 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import click
@@ -13,10 +12,13 @@ from rich.console import Console
 
 from fedbayes import __version__
 from fedbayes.cli import deploy
+from fedbayes.cli.methods import methods
 from fedbayes.cli.reporting import compare, only_out_dir, report
+from fedbayes.cli.tune import tune
 from fedbayes.cli.using import adapt, export, predict
 from fedbayes.deploy import connections
 from fedbayes.errors import CommandError
+from fedbayes.launch.engines import EMBEDDED, check_engine
 from fedbayes.launch.plan import (
     Plan,
     absolute,
@@ -24,11 +26,10 @@ from fedbayes.launch.plan import (
     parse_seeds,
     parse_words,
     plan_remote,
-    plan_resume,
-    plan_run,
     plan_sweep,
 )
-from fedbayes.protocol.settings import Settings, SettingsError, defaults
+from fedbayes.launch.ready import check_data, ready
+from fedbayes.protocol.settings import SettingsError, defaults
 
 USAGE = 2  # the exit status of a command that was refused before anything started
 
@@ -79,6 +80,17 @@ def run(
         str | None,
         typer.Option(metavar="NAME", help="Train on a real federation (see `fedbayes coordinator`)."),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="embedded (unless given); flower: Flower's own simulation; ray: the nodes of a Ray cluster.",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Of the Ray cluster, for --engine ray; auto unless given."),
+    ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard event files too, while it runs.")
     ] = False,
@@ -93,8 +105,10 @@ def run(
         from fedbayes.cli.tensorboard import require_tensorboard
 
         require_tensorboard()
+    carrier = engine or EMBEDDED
+    check_engine(carrier, address)
     if on is not None:
-        simulated = clients is not None or seeds is not None
+        simulated = clients is not None or seeds is not None or engine is not None
         raise typer.Exit(_run_on(on, resume, values, console, simulated, tensorboard))
     if seeds is not None:
         if resume is not None:
@@ -102,17 +116,11 @@ def run(
         plans = [
             replace(plan, tensorboard=tensorboard) for plan in plan_sweep(values, clients, parse_seeds(seeds))
         ]
-        raise typer.Exit(_sweep(plans, console, words or (), clients, seeds))
-    plan = plan_run(values, clients) if resume is None else plan_resume(resume, values, clients)
-    if plan.finished:
-        raise CommandError(
-            f"The run {plan.settings.run_name} is finished ({plan.settings.rounds} rounds); "
-            f"train longer with `{plan.resume_command} rounds={2 * plan.settings.rounds}`."
-        )
-    check_data(plan.settings, plan.clients)
+        raise typer.Exit(_sweep(plans, console, words or (), clients, seeds, carrier, address))
+    plan = ready(values, clients, resume)
     from fedbayes.launch.simulate import simulate
 
-    raise typer.Exit(simulate(replace(plan, tensorboard=tensorboard), console))
+    raise typer.Exit(simulate(replace(plan, tensorboard=tensorboard), console, carrier, address))
 
 
 def _run_on(
@@ -125,7 +133,7 @@ def _run_on(
 ) -> int:
     if simulated:
         raise CommandError(
-            "--clients and --seeds are for simulations; with --on the sites are those that are there."
+            "--clients, --seeds and --engine are for simulations; with --on the sites are those that are there."
         )
     connections.require(on)
     from fedbayes.deploy.remote import run_on
@@ -134,7 +142,13 @@ def _run_on(
 
 
 def _sweep(
-    plans: Sequence[Plan], console: Console, words: Sequence[str], clients: int | None, seeds: str
+    plans: Sequence[Plan],
+    console: Console,
+    words: Sequence[str],
+    clients: int | None,
+    seeds: str,
+    engine: str,
+    address: str | None,
 ) -> int:
     """The seeds one after the other; a sweep that ends early is continued by the same command."""
     for plan in plans:
@@ -149,7 +163,7 @@ def _sweep(
         if plan.finished:
             say(console, f"{plan.settings.run_name} is finished already.")
             continue
-        if status := simulate(plan, console):
+        if status := simulate(plan, console, engine, address):
             kept = [word for word in words if not word.startswith("run-name=")]
             command = ["fedbayes", "run", *kept, f"run-name={name}", "--seeds", seeds]
             command += [] if clients is None else ["--clients", str(clients)]
@@ -178,7 +192,7 @@ def runs(words: Words = None) -> None:
 
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
     app.command(context_settings=deploy.PASS_ON)(entry)
-for use in (adapt, predict, export, report, compare):
+for use in (adapt, predict, export, report, compare, methods, tune):
     app.command()(use)
 
 
@@ -186,22 +200,6 @@ def _console() -> Console:
     """Standard output: as wide as the terminal, and wide enough for whole lines in a file or pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=140)
-
-
-def check_data(settings: Settings, clients: int) -> None:
-    """Whether the data is there and can be shared among so many clients, and whether the model takes it."""
-    from client_app.data import DataError, check
-    from fedbayes.protocol.models import build
-    from fedbayes.protocol.user_code import UserCodeError
-
-    if settings.user_code and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where Flower's processes will look for them too
-    try:
-        one = check(settings, clients)
-        settings.require_fit(one.classes)
-        build(settings.model, one.x_train.shape[1:], len(one.classes), settings.seed, settings.noise_level)
-    except (DataError, UserCodeError) as error:
-        raise CommandError(str(error)) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
-"""What the user sees while a run goes on: a live bar on a terminal, plain lines anywhere else."""
+"""What the user sees while a run goes on: a live bar on a terminal or in a notebook, plain lines anywhere else."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -9,8 +9,6 @@ from rich.text import Text
 
 from fedbayes.cli.tensorboard import EventFiles
 from fedbayes.protocol.columns import HEADLINES, MODELS
-
-STARTING = "starting Flower…"
 
 
 class TimeLeft(ProgressColumn):
@@ -23,36 +21,73 @@ class TimeLeft(ProgressColumn):
         return Text(clock if left is None else f"{clock} left", style="dim")
 
 
+class Bar(Protocol):
+    """Something that shows how far a run is."""
+
+    def start(self, title: str, status: str) -> None: ...
+
+    def update(self, done: int, rounds: int, scores: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class TerminalBar:
+    """A line that is gone when the run has ended."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[status]}"),
+            TimeLeft(),
+            console=console,
+            transient=True,
+        )
+
+    def start(self, title: str, status: str) -> None:
+        self._progress.add_task(title, total=None, status=status)
+        self._progress.start()
+
+    def update(self, done: int, rounds: int, scores: str) -> None:
+        status = f"round {done}/{rounds}  [cyan]{scores}[/]" if scores else f"round {done}/{rounds}"
+        task = self._progress.tasks[0].id
+        self._progress.update(task, total=rounds, completed=done, status=status)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+def bar_for(console: Console) -> Bar | None:
+    if console.is_jupyter:
+        from fedbayes.cli.notebook import NotebookBar
+
+        return NotebookBar()
+    return TerminalBar(console) if console.is_terminal else None
+
+
 class RunProgress:
     """Turns the run's events into a display; knows nothing of processes."""
 
-    def __init__(self, console: Console, title: str, event_files: Path | None = None) -> None:
+    def __init__(
+        self, console: Console, title: str, event_files: Path | None = None, starting: str = "starting…"
+    ) -> None:
         self._console = console
+        self._starting = starting
         self._event_files = EventFiles(event_files) if event_files else None
         self._title = title
-        self._rounds = 0
+        self._rounds = self._done = 0
         self._measured = -1
         self._scores = ""
         self._seconds: list[float] = []
         self._warnings: set[str] = set()
-        self._bar: Progress | None = None
-        if console.is_terminal:
-            self._bar = Progress(
-                SpinnerColumn(),
-                TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=30),
-                TextColumn("{task.fields[status]}"),
-                TimeLeft(),
-                console=console,
-                transient=True,
-            )
+        self._bar = bar_for(console)
 
     def __enter__(self) -> "RunProgress":
         if self._bar is None:
-            self._console.print(f"{self._title}: {STARTING}", highlight=False)
+            self._console.print(f"{self._title}: {self._starting}", highlight=False)
         else:
-            self._bar.add_task(self._title, total=None, status=STARTING)
-            self._bar.start()
+            self._bar.start(self._title, self._starting)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +113,11 @@ class RunProgress:
             case "warning":
                 self.warn(str(event["message"]))
             case "clusters":
-                self._console.print(str(event["message"]), markup=False, highlight=False, soft_wrap=True)
+                self.say(str(event["message"]))
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def warn(self, message: str) -> None:
         """A yellow line above the bar, once, however often it is said."""
@@ -96,7 +135,7 @@ class RunProgress:
             if (value := event.get(f"{model}_{metric.key}")) is not None
         )
         if self._bar is not None:
-            self._update(None)
+            self._update(self._done)
         elif int(event["round"]) > self._measured:
             self._measured = int(event["round"])
             pace = f"  {sum(self._seconds) / len(self._seconds):.2f} s/round" if self._seconds else ""
@@ -104,12 +143,7 @@ class RunProgress:
             line = f"round {event['round']}/{self._rounds}  {self._scores}{pace}"
             self._console.print(line, highlight=False, soft_wrap=True)
 
-    def _update(self, done: int | None) -> None:
-        if self._bar is None:
-            return
-        task = self._bar.tasks[0]
-        completed = int(task.completed) if done is None else done
-        status = f"round {completed}/{self._rounds}  [cyan]{self._scores}[/]" if self._scores else (
-            f"round {completed}/{self._rounds}"
-        )  # fmt: skip
-        self._bar.update(task.id, total=self._rounds, completed=completed, status=status)
+    def _update(self, done: int) -> None:
+        self._done = done
+        if self._bar is not None:
+            self._bar.update(done, self._rounds, self._scores)

@@ -1,4 +1,4 @@
-"""A federation on this machine: one private SuperLink, one run in it, and nothing left afterwards."""
+"""Flower's own simulation: one private SuperLink, one run in it, and nothing left afterwards."""
 
 import http.client
 import json
@@ -24,6 +24,8 @@ START_SECONDS = 90.0  # a SuperLink answers after 2 s here; a cold disk takes lo
 class Federation:
     """The processes of one run. Every one of them carries `marker`; `end` leaves none behind."""
 
+    starting = "starting Flower…"
+
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.marker = secrets.token_hex(MARKER_BYTES)
@@ -35,7 +37,7 @@ class Federation:
         self._log: IO[str] | None = None
 
     def start(self) -> None:
-        """The SuperLink, ready to take a run."""
+        """The SuperLink, which is ready to take a run some seconds later."""
         self.temporary.mkdir(mode=0o700)
         self._reaper = start_reaper(self.marker)
         shutil.rmtree(self.workshop, ignore_errors=True)  # of an earlier attempt that was killed
@@ -43,17 +45,19 @@ class Federation:
         self._log = (self.plan.folder / "log.txt").open("a", encoding="utf-8", errors="replace")
         self._log.write(f"\n=== {time.strftime('%Y-%m-%d %H:%M:%S')} {self.plan.settings.run_name}\n")
         self._log.flush()
-        port = free_port()
+        self._port = free_port()
         home = self.workshop / "home"
         home.mkdir()
-        connection = f'[superlink.local]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        connection = f'[superlink.local]\naddress = "127.0.0.1:{self._port}"\ninsecure = true\n'
         (home / "config.toml").write_text(f'[superlink]\ndefault = "local"\n\n{connection}', "utf-8")
-        superlink = self._spawn(
+        self._superlink = self._spawn(
             "flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess",
-            "--host", "127.0.0.1", "--port", str(port), stdout=self._log,
+            "--host", "127.0.0.1", "--port", str(self._port), stdout=self._log,
         )  # fmt: skip
-        deadline = time.monotonic() + START_SECONDS
-        while not _is_healthy(port):
+
+    def _wait_for_an_answer(self) -> None:
+        deadline, superlink = time.monotonic() + START_SECONDS, self._superlink
+        while not _is_healthy(self._port):
             if superlink.poll() is not None:
                 raise CommandError(f"Flower's SuperLink ended at once with status {superlink.returncode}.")
             if time.monotonic() > deadline:
@@ -62,6 +66,7 @@ class Federation:
 
     def lines(self) -> Iterator[str]:
         """Start the run and follow its log, line by line, to its end; all of it goes to log.txt too."""
+        self._wait_for_an_answer()
         config = write_run_config(self.workshop / "run.toml", self.plan.settings.as_config())
         federation = {"num-supernodes": self.plan.clients, **self._resources}
         process = self._spawn(

@@ -24,11 +24,30 @@ def gpus(settings: Settings) -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def room(device: int) -> int:
+def room(device: int, share: float) -> int:
     """How many workers a CUDA device has memory for; each has a context of its own beside its tensors."""
+    if share:
+        return math.floor(1 / share + 1e-9)
     import torch
 
     return max(1, int(torch.cuda.get_device_properties(device).total_memory // MEMORY_OF_A_WORKER))
+
+
+def devices_of_workers(settings: Settings, clients: int) -> list[str]:
+    """One entry for each worker of the embedded engine: the GPU that it alone sees, or "" for all there are.
+
+    More workers than clients would only cost memory, and 64 cores and one GPU must not become 64 contexts on it.
+    """
+    workers = max(1, min(cpus() // settings.threads, clients))
+    devices = gpus(settings)
+    if devices == 0 or settings.device.startswith("cuda:"):
+        return [""] * workers
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    visible = named.split(",")[:devices] if named else [str(device) for device in range(devices)]
+    share = min(
+        math.ceil(workers / devices), *(room(device, settings.gpu_share) for device in range(devices))
+    )
+    return [visible[worker % devices] for worker in range(min(workers, share * devices))]
 
 
 def client_resources(settings: Settings, clients: int) -> tuple[dict[str, int | float], dict[str, str]]:
@@ -48,6 +67,7 @@ def client_resources(settings: Settings, clients: int) -> tuple[dict[str, int | 
         # Ray would show each worker its own GPU as cuda:0, and cuda:1 would not exist there.
         return config, {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
     # 64 cores and one GPU must not become 64 contexts on it.
-    workers_per_device = min(math.ceil(total // settings.threads / devices), *map(room, range(devices)))
+    rooms = (room(device, settings.gpu_share) for device in range(devices))
+    workers_per_device = min(math.ceil(total // settings.threads / devices), *rooms)
     share = 1 if workers_per_device == 1 else math.floor(10_000 / workers_per_device) / 10_000
     return config | {"client-resources-num-gpus": share, "init-args-num-gpus": devices}, {}

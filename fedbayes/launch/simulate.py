@@ -2,20 +2,21 @@
 
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
 from fedbayes.cli.progress import RunProgress
 from fedbayes.cli.tables import run_table
 from fedbayes.errors import CommandError
-from fedbayes.launch.local import Federation
+from fedbayes.launch.engines import EMBEDDED, Engine, engine_for
 from fedbayes.launch.plan import Plan
 from fedbayes.launch.run_folder import owns_lock, release_lock, saved_rounds, set_state, take_lock
 from server_app.rows import duration, number
@@ -27,26 +28,31 @@ TAIL = 12  # lines of log that explain a failure without a sentence of its own
 
 
 class Stopped(BaseException):
-    """Ctrl-C, or a signal that asks the command to end."""
+    """Ctrl-C, or another signal that asks the command to end."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__()
+        self.number = number
 
 
 class StopSignals:
     """The first signal raises Stopped; from then on, or from `shield` on, cleaning up is not disturbed."""
 
     def __enter__(self) -> "StopSignals":
-        self._before = {each: signal.getsignal(each) for each in SIGNALS}
+        ours = threading.current_thread() is threading.main_thread()  # else they are another's business
+        self._before = {each: signal.getsignal(each) for each in SIGNALS if ours}
         for each, handler in self._before.items():
             if each != signal.SIGHUP or handler != signal.SIG_IGN:  # nohup's wish is kept
                 signal.signal(each, self._stop)
         return self
 
     def shield(self) -> None:
-        for each in SIGNALS:
+        for each in self._before:
             signal.signal(each, signal.SIG_IGN)
 
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
         self.shield()
-        raise Stopped
+        raise Stopped(number)
 
     def __exit__(self, *_: object) -> None:
         for each, handler in self._before.items():
@@ -69,61 +75,96 @@ class RunStatus:
             self.error, self.told = str(event.get("message")), True
 
 
-def simulate(plan: Plan, console: Console) -> int:
-    """Run the plan; returns the exit status. Nothing of it is running when this returns."""
+class Display(Protocol):
+    """Who watches a run: `fedbayes.cli.progress` on a terminal."""
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, event: dict[str, Any]) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended, and what is to be said of it."""
+
+    status: int
+    seconds: float
+    error: str = ""
+    details: tuple[str, ...] = ()  # lines of log, where the error is no sentence of the run's own
+    kept: bool = False  # its folder is there
+    signal: int = 0  # by which it was stopped
+
+
+def simulate(plan: Plan, console: Console, engine: str = EMBEDDED, address: str | None = None) -> int:
+    """Run the plan and tell the user of it; returns the exit status. Nothing of it is running when this returns."""
+    carrier = engine_for(plan, engine, address)
+    display = RunProgress(console, plan.settings.run_name, plan.event_files, carrier.starting)
+    ended = conduct(plan, carrier, display)
+    _tell(plan, console, ended)
+    return ended.status
+
+
+def conduct(plan: Plan, engine: Engine, display: Display) -> Ended:
+    """Run the plan. Ctrl-C ends it well; nothing of it is running when this returns."""
     began = time.monotonic()
-    federation = Federation(plan)
     new_files = [path for name in ("log.txt", ".writer.lock") if not (path := plan.folder / name).exists()]
     new_folders = [path for path in (plan.folder, *plan.folder.parents) if not path.exists()]
     story = RunStatus()
-    status = FAILED
+    status, number = FAILED, 0
     with StopSignals() as signals:
         try:
             try:
-                _follow(plan, federation, console, story)
-                status = FINISHED if story.finished and not federation.says_failed() else FAILED
+                _follow(plan, engine, display, story)
+                status = FINISHED if story.finished and not engine.says_failed() else FAILED
             finally:
                 signals.shield()
-        except Stopped:
-            status = STOPPED
-            say(console, "Stopping…")
+        except Stopped as stopped:
+            status, number = STOPPED, stopped.number
+            display.say("Stopping…")
         except SystemExit:  # rich ends the command when nobody reads its output any more
             status = STOPPED
             raise
         except CommandError as error:
-            if not owns_lock(plan.folder, federation.marker):
+            if not owns_lock(plan.folder, engine.marker):
                 raise  # refused: the folder is someone else's
             story.error = story.error or str(error)
         finally:
-            federation.end()
-            if owned := owns_lock(plan.folder, federation.marker):
+            engine.end()
+            if owned := owns_lock(plan.folder, engine.marker):
                 _settle(plan, story, status)
-                release_lock(plan.folder, federation.marker)
+                release_lock(plan.folder, engine.marker)
             if not story.kept:
                 _remove(new_files if owned else (), new_folders)
-    _tell(plan, console, story, status, time.monotonic() - began)
-    return status
+    seconds = time.monotonic() - began
+    if status != FAILED:
+        return Ended(status, seconds, kept=story.kept, signal=number)
+    details = () if story.told else explanation(story)
+    return Ended(status, seconds, story.error or "The run failed.", tuple(details), story.kept)
 
 
-def _follow(plan: Plan, federation: Federation, console: Console, story: RunStatus) -> None:
+def _follow(plan: Plan, engine: Engine, display: Display, story: RunStatus) -> None:
     from server_app.events import parse
 
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
-        note = take_lock(plan.folder, federation.marker)
+        note = take_lock(plan.folder, engine.marker)
     except OSError as error:
         raise CommandError(f"The run folder {plan.folder} cannot be written: {error.strerror}.") from None
     if note:
-        console.print(note, style="yellow", highlight=False)
-    with RunProgress(console, plan.settings.run_name, plan.event_files) as progress:
-        federation.start()
-        for line in federation.lines():
+        display.say(note)
+    engine.start()  # before there is a display with threads: it may copy this process
+    with display:
+        for line in engine.lines():
             event = parse(line)
             if event is None:
                 story.tail.append(line)
                 continue
             story.hear(event)
-            progress.show(event)
+            display.show(event)
 
 
 def _settle(plan: Plan, story: RunStatus, status: int) -> None:
@@ -149,21 +190,21 @@ def _report(folder: Path) -> None:
         complain(f"The report could not be written: {error}")
 
 
-def _tell(plan: Plan, console: Console, story: RunStatus, status: int, seconds: float) -> None:
-    if status == FINISHED:
-        _tell_result(plan, console, seconds)
+def _tell(plan: Plan, console: Console, ended: Ended) -> None:
+    if ended.status == FINISHED:
+        _tell_result(plan, console, ended.seconds)
         return
     saved = saved_rounds(plan.folder)
     rounds = f"{saved} of {plan.settings.rounds} rounds are saved in {shown(plan.folder)}."
     resume = f"Resume with:  {plan.resume_command}"
-    if status == STOPPED and story.kept:
+    if ended.status == STOPPED and ended.kept:
         say(console, f"Stopped. {rounds if saved else 'No round was saved yet.'}")
         say(console, resume)
-    elif status == STOPPED:
+    elif ended.status == STOPPED:
         say(console, "Stopped before the run began; nothing was saved.")
     else:
-        where = (f"{rounds} The log is {shown(plan.folder / 'log.txt')}.", resume) if story.kept else ()
-        complain(story.error or "The run failed.", *([] if story.told else explanation(story)), *where)
+        where = (f"{rounds} The log is {shown(plan.folder / 'log.txt')}.", resume) if ended.kept else ()
+        complain(ended.error, *ended.details, *where)
 
 
 def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
@@ -185,7 +226,7 @@ def explanation(story: RunStatus) -> list[str]:
     """The last lines of log that are not mere progress."""
     told = (line for line in story.tail if line.strip(" ^~") and "[uvicorn." not in line)
     telling = [f"  {line}" for line in told if not line.lstrip().startswith(CHATTER)][-TAIL:]
-    return telling or ["  Flower gave no reason; its process may have been killed, or been short of memory."]
+    return telling or ["  The log gives no reason; a process may have been killed, or been short of memory."]
 
 
 def _remove(files: Iterable[Path], folders: Iterable[Path]) -> None:

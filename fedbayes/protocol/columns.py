@@ -1,7 +1,8 @@
 """The one list of metrics, and the columns of rounds.csv and clients.csv that follow from it.
 
-A client measures up to two models on its own test data, `pm` (its personal one) and `gm` (the server's). Each metric
-of each model is one column, `pm_accuracy` and so on. A method may have columns of its own, which come last.
+A client measures up to two models on its own test data, `pm` (its personal one) and `gm` (the server's), and on what
+it has held out of its training data for validation. Each metric of each model is one column, `pm_accuracy` and so on. A
+method may have columns of its own, which come last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 MODELS = {"pm": "personal", "gm": "global"}
+VALIDATION = "_val"  # the kind of tally that speaks of validation data
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Metric:
 
 
 # In the order of the files' columns. Kinds of tallies: "" is the Monte-Carlo predictive, "_point" the posterior-mean
-# network, "_scaled" the predictive after temperature scaling.
+# network, "_scaled" the predictive after temperature scaling, "_val" the predictive on validation data.
 METRICS = (
     Metric("accuracy", "accuracy", 0, share=True, better="higher", headline=True),
     Metric("nll", "NLL", 4, better="lower"),
@@ -52,6 +54,8 @@ METRICS = (
     Metric("scaled_brier", "Brier score after temperature scaling", 8, kind="_scaled", better="lower"),
     Metric("scaled_ece", "ECE after temperature scaling", 9, kind="_scaled", better="lower"),
     Metric("temperature", kind=None, bounds=(0.0, 1e3)),
+    Metric("val_nll", "NLL on validation data", 11, kind=VALIDATION, better="lower"),
+    Metric("val_accuracy", "accuracy on validation data", 12, kind=VALIDATION, share=True, better="higher"),
 )
 BY_KEY = {metric.key: metric for metric in METRICS}
 SHOWN = tuple(

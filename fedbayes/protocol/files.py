@@ -39,12 +39,13 @@ def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
         raise
 
 
-def append_text(path: Path, text: str) -> None:
-    """More at the end of a file, on the disk before this returns."""
+def append_text(path: Path, text: str, durable: bool = True) -> None:
+    """More at the end of a file; `durable`: on the disk before this returns."""
     with path.open("a", newline="", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
-        os.fsync(stream.fileno())
+        if durable:
+            os.fsync(stream.fileno())
 
 
 def sync(path: Path) -> None:

@@ -26,6 +26,7 @@ SITE = "site"
 ERROR = "error"  # why this site cannot take part, in words
 N_TRAIN = "n_train"
 N_TEST = "n_test"
+N_VALIDATION = "n_validation"  # where training data are held out
 INPUT_SHAPE = "input_shape"
 CLASSES = "classes"
 CLAIM = "claim"  # JSON: what the site brings into the agreement

@@ -27,6 +27,8 @@ from pydantic import (
     model_validator,
 )
 
+from fedbayes.protocol.objects import is_object
+
 CONFIDENCE = re.compile(r"off|weight|0?\.\d+")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 RESERVED_RUN_NAMES = {".", "..", "state"}  # OUT/state holds the simulated clients' stores
@@ -180,6 +182,8 @@ class Settings(BaseModel):
     seed: Natural
     threads: Count
     device: Annotated[str, takes("auto, cpu, cuda, cuda:N or mps"), _matches(DEVICE)]
+    gpu_share: Annotated[float, takes("a number from 0 to 1", ge=0, le=1)]
+    precision: Annotated[Literal["float32", "bfloat16"], takes("float32 or bfloat16")]
     round_timeout: Positive
     wait_timeout: Positive
     run_name: Annotated[
@@ -248,6 +252,11 @@ class Settings(BaseModel):
         """The user's own functions and packages that this run calls."""
         functions = [name for name in (self.model, self.dataset) if FUNCTION.fullmatch(name)]
         return [*functions, self.method] if self.is_foreign else functions
+
+    @property
+    def objects(self) -> list[str]:
+        """What was given as Python objects, which only this process and copies of it have."""
+        return [name for name in (self.dataset, self.model) if is_object(name)]
 
     def made_name(self) -> str:
         """METHOD-DATASET-TIME, for a run without a name."""

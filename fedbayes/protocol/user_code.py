@@ -1,8 +1,10 @@
-"""A user's own function, by its name `package.module:function`."""
+"""A user's own function, by its name `package.module:function`, or by that of an object that was given from Python."""
 
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
+
+from fedbayes.protocol import objects
 
 
 class UserCodeError(ValueError):
@@ -11,6 +13,8 @@ class UserCodeError(ValueError):
 
 def find(name: str) -> Callable[..., Any]:
     """The function; its module is looked for where Python looks for every module."""
+    if objects.is_object(name):
+        return _given(name)
     module, _, function = name.partition(":")
     try:
         found = getattr(import_module(module), function)
@@ -27,6 +31,17 @@ def find(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise UserCodeError(f"{name} is {type(found).__name__}, not a function.")
     return found  # type: ignore[no-any-return]
+
+
+def _given(name: str) -> Callable[..., Any]:
+    try:
+        found: Callable[..., Any] = objects.given(name)
+    except LookupError:
+        raise UserCodeError(
+            f"{name} was given as a Python object, which is not here; give the same again, in Python: "
+            "fedbayes.run(resume=…) and fedbayes.load(…) take dataset=… and model=…"
+        ) from None
+    return found
 
 
 def problem(error: Exception) -> str:

@@ -248,7 +248,7 @@ def _name_what_is_not_there(folder: Path, config: dict[str, Any], missing: list[
         FILE: "no reliability diagram, no histograms of certainty and no weights of personal models",
         "checkpoint.safetensors": "no weights of the global model",
     }
-    if words_of(config).clusters:
+    if (words := words_of(config)).clusters and words.openings:
         wanted["clusters.json"] = "no KL matrix"
     for file, consequence in wanted.items():
         if not (folder / file).exists():

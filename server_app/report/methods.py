@@ -14,6 +14,7 @@ class MethodWords:
     idea: str = ""
     clusters: bool = False
     global_model: bool = True
+    openings: bool = False  # an exchange before round 1, which may find the clusters
 
 
 def words_of(config: Mapping[str, Any]) -> MethodWords:
@@ -25,6 +26,7 @@ def words_of(config: Mapping[str, Any]) -> MethodWords:
             str(said.get("idea", "")),
             bool(said.get("clusters", False)),
             bool(said.get("global_model", True)),
+            bool(said.get("openings", said.get("clusters", False))),
         )
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):  # a config may come from anyone
         return MethodWords(name)
@@ -34,4 +36,7 @@ def words_of(config: Mapping[str, Any]) -> MethodWords:
         method = strategies.load(name)
     except (strategies.StrategyError, ImportError):
         return MethodWords(name)
-    return MethodWords(method.title or name, method.idea, method.traits.clusters, method.traits.global_model)
+    traits = method.traits
+    return MethodWords(
+        method.title or name, method.idea, traits.clusters, traits.global_model, bool(method.openings)
+    )

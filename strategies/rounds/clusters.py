@@ -3,15 +3,40 @@
 As facts in a state: `members` (each site's latest cluster), `empty`, `changes` of the last round.
 """
 
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any
 
+from pydantic import AfterValidator
+from torch import Tensor
+
+from bayes_core import Point
+from bayes_core.server.aggregate import Mean
 from fedbayes.protocol.messages import CLUSTER
+from fedbayes.protocol.settings import takes
+from strategies.rounds.method import ServerMethod
 from strategies.rounds.replies import BadReply
 from strategies.rounds.roster import Site
-from strategies.rounds.state import Came
+from strategies.rounds.state import Came, Fresh, Part, State, Traits, Upload
+
+USUAL = 2  # clusters where a method needs a number and none is given
+
+
+def _several(value: int) -> int:
+    if value == 1 or value < 0:
+        raise ValueError("clusters")
+    return value
+
+
+Several = Annotated[int, takes(f"a whole number of at least 2, or 0 for {USUAL}"), AfterValidator(_several)]
+
+
+def in_words(asked: int, found: int) -> str:
+    """How many clusters there are, and whose choice that was."""
+    how = f"{asked} asked for" if asked else "the usual number: none was given"
+    return f"{found} cluster{'s' * (found > 1)} ({how})"
 
 
 @dataclass(frozen=True)
@@ -34,7 +59,7 @@ class Clusters:
         sizes = Counter(members.values())
         empty = tuple(cluster for cluster in range(k) if not sizes[cluster])
         for cluster in sorted(set(empty) - set(self.empty)):
-            tell("warning", message=f"Cluster {cluster} has no clients any more; it keeps its prior.")
+            tell("warning", message=f"Cluster {cluster} has no clients any more; it stays as it is.")
         return Clusters(members, empty, changes)
 
     def columns(self, k: int, sites: Mapping[str, Site]) -> dict[str, Any]:
@@ -61,3 +86,79 @@ def chosen_cluster(report: Mapping[str, Any], k: int) -> int:
     if report.get(CLUSTER) not in range(k):
         raise BadReply(f"cluster {report.get(CLUSTER)!r} instead of 0 … {k - 1}")
     return int(report[CLUSTER])
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What a server makes of a round's uploads."""
+
+    labels: Mapping[str, int]  # the cluster of each site that sent something
+    origins: Sequence[int]  # of each cluster: the one of before whose model it starts from
+    lost: Collection[str] = ()  # sites that have no cluster any more
+    facts: Mapping[str, Any] = field(default_factory=dict)  # further ones
+
+
+class OwnCluster(ServerMethod):
+    """A method whose server says who is in which cluster, by their uploads, and sends each site its cluster's model.
+
+    All start from one model, u0. A site that has no cluster yet, when there are several, gets all models and chooses
+    the one that fits its training data.
+    """
+
+    traits = Traits(single_uploads=True, personal_model=False, clusters=True)
+    family = Point()
+
+    def init(self, fresh: Fresh) -> State:
+        return State({"u0": fresh()[None].clone()}, facts=Clusters().facts())
+
+    def send(self, state: State, site: str) -> Mapping[str, Tensor]:
+        own = self._known(state, site)
+        return state.sent if own is None else {"w": state.sent[f"u{own}"]}
+
+    def expects(self, state: State, site: str, report: Mapping[str, Any]) -> Mapping[str, Part]:
+        name = f"u{self.cluster_of(state, site, report)}"
+        return {"w": Part(name, state.sent[name])}
+
+    def cluster_of(self, state: State, site: str, report: Mapping[str, Any]) -> int:
+        """Whose model a site has trained; BadReply where it should have chosen and did not."""
+        own = self._known(state, site)
+        return chosen_cluster(report, len(state.sent)) if own is None else own
+
+    def _known(self, state: State, site: str) -> int | None:
+        return 0 if len(state.sent) == 1 else state.facts["members"].get(site)
+
+    @abstractmethod
+    def group(self, state: State, came: Came) -> Groups:
+        """Who belongs together."""
+
+    def step(self, state: State, came: Came) -> State:
+        """Every model goes towards the mean of its members' uploads; one without any stays as it is."""
+        found, before = self.group(state, came), Clusters.of(state.facts)
+        members = {site: cluster for site, cluster in before.members.items() if site not in found.lost}
+        clusters = replace(before, members=members).after(found.labels, len(found.origins), self.tell)
+        sent, statistics = {}, {}
+        for label, origin in enumerate(found.origins):
+            name, model = f"u{label}", state.sent[f"u{origin}"]
+            uploads = [upload for upload in came.uploads if found.labels[upload.site] == label]
+            sent[name] = self.towards(model, self._mean(uploads, model)) if uploads else model
+            if f"u{origin}" in state.statistics:
+                old = state.statistics[f"u{origin}"]
+                statistics[name] = self._buffers(uploads, old) if uploads else old
+        came.statistics.clear()  # they were added up by the clusters of before
+        return State(sent, facts={**state.facts, **clusters.facts(), **found.facts}, statistics=statistics)
+
+    def _mean(self, uploads: Sequence[Upload], near: Tensor) -> Tensor:
+        total = self.aggregate_by(near)
+        for upload in uploads:
+            total.add(upload.parts["w"], upload.weight)
+        return total.result()
+
+    def _buffers(self, uploads: Sequence[Upload], near: Tensor) -> Tensor:
+        total = Mean(near)
+        for upload in uploads:
+            total.add(upload.statistics["w"], upload.weight)
+        return total.result()
+
+    def describe(self, state: State, came: Came) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        clusters = Clusters.of(state.facts)
+        return clusters.columns(len(state.sent), came.sites), clusters.of_sites(came)

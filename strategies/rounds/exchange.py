@@ -3,11 +3,13 @@
 Flower's own `send_and_receive` returns when the last reply is there, so that all of them lie in memory at once, and
 looks for replies every 0.1 s in a simulation and every 3 s in a deployment. And a simulation looks through nodes ×
 messages for the next one to hand out, ten times a second: with 1000 clients, 100 messages under way cost a third of a
-second each time. So here replies are handed on one by one, and a simulation is given no more than it needs.
+second each time. So here replies are handed on one by one, and a simulation is given no more than it needs. A grid that
+says itself when a reply is there (`Nearby`) is neither asked in vain nor spared.
 """
 
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,15 @@ FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
 REASON_LENGTH = 200
 Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
 GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited
+NEVER = 10 * 365 * 24 * 3600.0  # seconds until a simulated client is late
+
+
+class Nearby(Grid):
+    """A grid that has started its clients itself, on this machine: it knows all of them, and when they answer."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Return when a reply can be pulled, or after so many seconds."""
 
 
 @dataclass
@@ -74,7 +85,9 @@ class Exchange:
             now = time.monotonic()
             if self.seconds > self.timeout:
                 return
-            if under_way:
+            if under_way and isinstance(grid, Nearby):
+                grid.wait(LATEST)
+            elif under_way:
                 time.sleep(min(max(SOONEST, SHARE * (now - quiet_since)), LATEST))
 
     def _push(self, grid: Grid, sites: list[str]) -> set[str]:
@@ -122,8 +135,8 @@ def exchange(grid: Grid, messages: Mapping[str, Message], timeout: float) -> Rep
 
 
 def under_way_at_most(grid: Grid, messages: int) -> int:
-    """All messages at once, except in a simulation of many clients: there, as many as its actors can need."""
-    if not is_simulation(grid):
+    """All messages at once, except in Flower's simulation of many clients: there, as many as its actors can need."""
+    if isinstance(grid, Nearby) or not is_simulation(grid):
         return messages
     nodes = len(list(grid.get_node_ids()))
     return max(FOR_EACH_CPU * (os.cpu_count() or 1), PAIRS // max(nodes, 1))
@@ -131,11 +144,20 @@ def under_way_at_most(grid: Grid, messages: int) -> int:
 
 def is_simulation(grid: Grid) -> bool:
     """Whether the clients are processes on this machine, all beside the server."""
-    return getattr(grid.run, "primary_task_type", "") == "flwr-simulation"
+    return isinstance(grid, Nearby) or getattr(grid.run, "primary_task_type", "") == "flwr-simulation"
+
+
+def patience(grid: Grid, seconds: float) -> float:
+    """How long a client may take. A simulated one is never late: on a busy machine all of them are slow, and whoever
+    was dropped for it would change the figures. One that dies is told by the grid."""
+    return NEVER if is_simulation(grid) else seconds
 
 
 def _pull(grid: Grid, message_ids: list[str]) -> Iterator[Message]:
     """The replies that are there; few at a time, so that a deployment's do not all come into memory together."""
+    if isinstance(grid, Nearby):
+        yield from grid.pull_messages(message_ids)
+        return
     for start in range(0, len(message_ids), TOGETHER):
         yield from grid.pull_messages(message_ids[start : start + TOGETHER])
 

@@ -21,7 +21,7 @@ from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import CLOSING, NOTES, ROUND, STATISTICS, UNCERTAINTY
 from fedbayes.protocol.settings import Settings
 from strategies.rounds.evidence import evidence
-from strategies.rounds.exchange import Exchange, Task, compose, sample, tasks_of
+from strategies.rounds.exchange import Exchange, Task, compose, patience, sample, tasks_of
 from strategies.rounds.intake import Intake
 from strategies.rounds.measures import Columns, measure
 from strategies.rounds.method import ServerMethod, sent_to
@@ -122,7 +122,7 @@ class Loop:
                 self.roster.refresh()
             online, upload = self.roster.online, self.method.traits.uploads
             sampled = self._sample(number, attempt)
-            self._compose(number, tasks_of(sampled, online, upload, due, self.settings.train_all))
+            self._compose(grid, number, tasks_of(sampled, online, upload, due, self.settings.train_all))
             came = self._receive(self.exchange.conduct(grid), number, sampled)
             for site, reason in self.exchange.replies.failures.items():
                 self.tell("warning", message=_sentence(f"Site {site} dropped from this round: {reason}"))
@@ -139,7 +139,7 @@ class Loop:
         """Every site that can be reached measures its models, and keeps what it makes of those it received."""
         self.roster.refresh()
         tasks = tasks_of([], self.roster.online, upload=False, evaluate=True, train_all=False)
-        self._compose(number, tasks, closing=True)
+        self._compose(grid, number, tasks, closing=True)
         self._receive(self.exchange.conduct(grid), number, [])
 
     def _sample(self, number: int, attempt: int) -> list[str]:
@@ -148,8 +148,8 @@ class Loop:
         share = 0 if everybody else self.settings.clients_per_round
         return sample(self.roster.online, share, self.settings.seed, "sample", number, attempt)
 
-    def _compose(self, number: int, tasks: Mapping[str, Task], closing: bool = False) -> None:
-        timeout, method, state = self.settings.round_timeout, self.method, self.state
+    def _compose(self, grid: Grid, number: int, tasks: Mapping[str, Task], closing: bool = False) -> None:
+        timeout, method, state = patience(grid, self.settings.round_timeout), self.method, self.state
         said: dict[str, str | int | bool] = {**self.identity, ROUND: number, CLOSING: closing}
 
         def encode(name: str, tensor: Tensor) -> ArrayRecord:
@@ -241,7 +241,9 @@ class Loop:
         """The measures in the latest replies describe the models before that exchange: `row`."""
         replies, number, sites = self.exchange.replies, row.columns["round"], self.roster.sites
         lengths = tally_lengths(next(iter(sites.values())).classes)
-        pooled, each = measure(replies, {name: site.n_test for name, site in sites.items()}, lengths)
+        tested = {name: site.n_test for name, site in sites.items()}
+        held = {name: site.n_validation for name, site in sites.items()}
+        pooled, each = measure(replies, tested, lengths, held)
         row.add_measures(pooled, each)
         parameters = next(iter(self.state.sent.values())).shape[-1]
         row.evidence = evidence(replies, sites, parameters, lengths)

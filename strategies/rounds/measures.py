@@ -2,16 +2,18 @@
 
 A client measures up to two models on its own test data, `pm` (its personal one) and `gm` (the server's), each
 with the Monte-Carlo predictive, as its posterior-mean network (`pm_point`, `gm_point`) and, where the run asks for
-it, after temperature scaling (`pm_scaled`, `gm_scaled`).
+it, after temperature scaling (`pm_scaled`, `gm_scaled`); and the predictive on its validation data, where it has such
+(`pm_val`, `gm_val`).
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import MetricRecord
 
 from bayes_core.predict.metrics import TALLY_LENGTHS, add, summarise
-from fedbayes.protocol.columns import METRICS, MODELS, Metric
+from fedbayes.protocol.columns import METRICS, MODELS, VALIDATION, Metric
 from strategies.rounds.exchange import Replies
 from strategies.rounds.replies import BadReply, read_tally
 
@@ -23,20 +25,27 @@ AVERAGED = [metric for metric in METRICS if metric.bounds is not None]  # single
 
 
 def measure(
-    replies: Replies, examples: Mapping[str, int], lengths: Mapping[str, int] = TALLY_LENGTHS
+    replies: Replies,
+    examples: Mapping[str, int],
+    lengths: Mapping[str, int] = TALLY_LENGTHS,
+    held: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Columns, dict[str, Columns]]:
-    """The metrics pooled over all clients' test examples, and each client's own; `examples` as named in hello.
+    """The metrics pooled over all clients' test examples, and each client's own.
+
+    `examples` and `held`, those for the test and for validation, as named in hello.
 
     A client whose tallies are unusable is moved to the failures.
     """
     tallies: dict[str, dict[str, dict[str, list[float]]]] = {}
     for site, content in list(replies.content.items()):
-        names = [f"{model}{kind}" for model in MODELS for kind in KINDS]
+        sizes = {kind: held.get(site, 0) if kind == VALIDATION else examples[site] for kind in KINDS}
         try:
             found = {
-                name: tally
-                for name in names
-                if (tally := read_tally(content, name, examples[site], lengths)) is not None
+                f"{model}{kind}": tally
+                for model in MODELS
+                for kind, size in sizes.items()
+                if (size or kind != VALIDATION)
+                and (tally := read_tally(content, f"{model}{kind}", size, lengths)) is not None
             }
         except BadReply as error:
             replies.failures.setdefault(site, str(error))
@@ -83,6 +92,6 @@ def _columns(tallies: Sequence[Mapping[str, dict[str, list[float]]]], examples: 
                 for metric in METRICS
                 if metric.kind == kind and metric.source in summary
             }
-            if examples:
+            if examples and not kind:
                 columns["n_test"] = int(total["n"][0])
     return columns

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
 from fedbayes.protocol.settings import NAME, Settings
-from strategies.rounds.exchange import GRACE, exchange
+from strategies.rounds.exchange import GRACE, Nearby, exchange, patience
 
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
 POLL = 0.2
@@ -41,6 +41,7 @@ class Site:
     group: int | None  # its true group, where the data layout has groups
     partitions: int  # into how many shares a simulation cuts its data
     labels: tuple[int, ...] | None  # training examples of each class, where the site tells
+    n_validation: int = 0  # examples held out of its training data
 
 
 class Roster:
@@ -71,7 +72,7 @@ class Roster:
             now = time.monotonic()
             if nodes != seen:
                 seen, changed = nodes, now
-            if len(nodes) >= need and now - changed >= SETTLE:
+            if len(nodes) >= need and (now - changed >= SETTLE or isinstance(self._grid, Nearby)):
                 break
             if now - start > limit:
                 raise StrategyError(
@@ -112,19 +113,20 @@ class Roster:
             else:
                 self.sites[site.name] = site
 
-    def _hello(self, nodes: list[int], patience: float) -> list[Site]:
+    def _hello(self, nodes: list[int], seconds: float) -> list[Site]:
         """The sites that answer usably, in the order of their nodes; the others are left out."""
+        limit = patience(self._grid, self._settings.round_timeout)
         said = {key.VERSION: 1, key.SETTINGS: json.dumps(self._settings.as_config())}
         if self.agreement is not None:
             said[key.AGREED] = self.agreement.write()
         messages = {
             str(node): Message(
                 RecordDict({key.HELLO: ConfigRecord(said)}), node, "query.hello",  # type: ignore[arg-type]
-                ttl=self._settings.round_timeout + GRACE,
+                ttl=limit + GRACE,
             )
             for node in nodes
         }  # fmt: skip
-        replies = exchange(self._grid, messages, min(patience, self._settings.round_timeout))
+        replies = exchange(self._grid, messages, min(patience(self._grid, seconds), limit))
         registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
         self._asked |= set(nodes)  # asked once: a node that is dead must not hold up every round
         for node, reason in replies.failures.items():
@@ -205,6 +207,7 @@ def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site
         group=int(said[key.GROUP]) if said.get(key.GROUP, -1) >= 0 else None,
         partitions=int(said.get(key.PARTITIONS, 0)),
         labels=_read_labels(said),
+        n_validation=int(said.get(key.N_VALIDATION, 0)),
     )
 
 

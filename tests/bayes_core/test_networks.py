@@ -1,5 +1,6 @@
 """The paper's networks: sizes computed by hand, initialisation by seed."""
 
+import copy
 import sys
 from itertools import pairwise
 
@@ -7,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bayes_core.flat import flatten
+from bayes_core.flat import fingerprint, flatten, shapes_of
+from bayes_core.networks import in_bfloat16
 from fedbayes.protocol.models import build
 from fedbayes.protocol.user_code import UserCodeError
 
@@ -184,3 +186,22 @@ def test_a_network_for_other_inputs(own) -> None:
         build("my_models:wrong_inputs", (1, 8, 8), 10)
     with pytest.raises(UserCodeError, match="vgg takes images, not inputs of shape"):
         build("vgg", (64,), 10)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_bfloat16_is_for_passes_in_training_alone(batch_norm: bool) -> None:
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        middle = nn.BatchNorm1d(8) if batch_norm else nn.Identity()
+        return nn.Sequential(nn.Linear(6, 8), middle, nn.Linear(8, 3))
+
+    plain, reduced, x = made(), in_bfloat16(made()), torch.randn(16, 6)
+    assert shapes_of(plain) == shapes_of(reduced) and fingerprint(plain) == fingerprint(reduced)
+    near, far = plain.train()(x), reduced.train()(x)
+    assert far.dtype == torch.float32 and 0 < (near - far).abs().max() < 0.05
+    (gradient,) = torch.autograd.grad(copy.deepcopy(reduced)(x).sum(), [reduced[2].bias], allow_unused=True)
+    assert gradient is None  # a copy has parameters of its own
+    (gradient,) = torch.autograd.grad(reduced(x).sum(), [reduced[0].weight])
+    assert gradient.dtype == torch.float32
+    reduced.load_state_dict(plain.state_dict())
+    assert torch.equal(plain.eval()(x), reduced.eval()(x))

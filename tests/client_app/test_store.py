@@ -169,3 +169,37 @@ def test_a_crash_leaves_the_previous_model(store: Store, monkeypatch: pytest.Mon
         store.save_model(2, state(2))
     assert [file.name for file in store.folder.iterdir()] == ["model.safetensors"]
     assert torch.equal(read(store.folder / "model.safetensors")[1]["q"], state(1)["q"])
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda")
+
+
+def elsewhere(value: float) -> dict[str, torch.Tensor]:
+    return {"q": torch.full((3,), value).as_subclass(Elsewhere)}
+
+
+def test_a_state_on_a_gpu_stays_there_while_its_file_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "a", "uuid", False)
+    trained = elsewhere(1.0)
+    store.save(1, trained, None)
+    kept = store.load(before=2)
+    assert kept is not None and kept.tensors["q"] is trained["q"] and kept.round == 1
+    assert Store(tmp_path / "a", "another", False).load(before=2) is None  # set aside, as ever
+    store.save(1, trained, None)
+    Store(tmp_path / "b", "uuid", False).save(2, {"q": torch.zeros(3)}, None)
+    (tmp_path / "b" / "personal.safetensors").replace(tmp_path / "a" / "personal.safetensors")
+    changed = store.load(before=3)
+    assert changed is not None and changed.round == 2 and changed.tensors["q"].tolist() == [0, 0, 0]
+    monkeypatch.setattr("client_app.store.MOST_ON_DEVICE", 20)  # one state of twelve bytes
+    first, second = Store(tmp_path / "c", "uuid", False), Store(tmp_path / "d", "uuid", False)
+    for one in (first, second):
+        one.save(1, elsewhere(1.0), None)
+    held = [type(one.load(before=2).tensors["q"]) for one in (first, second)]  # type: ignore[union-attr]
+    assert held == [torch.Tensor, Elsewhere]

@@ -15,7 +15,7 @@ import torch
 from harness import SMALL, Outcome
 from inprocess import Clock, InProcessGrid
 
-from client_app import method, site
+from client_app import method, site, store
 from client_app.data import load
 from fedbayes.model import finished as finished_room
 from fedbayes.model.adapt import adapt
@@ -34,6 +34,18 @@ exchange.time = Clock()  # type: ignore[assignment]
 def stream(*words: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     kind = strict_device.Generator if torch.device(device).type == "npux" else torch.Generator
     return kind().manual_seed(streams.seed_of(*words))
+
+
+reads: list[Path] = []  # of states from the disk that hold something (FedAvg's do not)
+
+
+def read(path: Path, original: Any = store.read) -> Any:
+    tags, tensors = original(path)
+    reads.extend([path] if tensors else [])
+    return tags, tensors
+
+
+store.read = read
 
 
 def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> Outcome:
@@ -74,12 +86,14 @@ def main() -> None:
     for name, words in cases.items():
         try:
             with strict_device.StrictMode():
+                reads.clear()
                 strict = run(name, folder, strict_device.DEVICE, words)
+                stayed = not reads
                 there = adapted(strict) if name == ADAPT else []
             plain = run(name, folder, torch.device("cpu"), words)
             here = adapted(plain) if name == ADAPT else []
             same = strict.metrics == plain.metrics and here == there
-            found[name] = {"same": same, "warnings": strict.said("warning")}
+            found[name] = {"same": same, "warnings": strict.said("warning"), "stayed": stayed}
         except Exception as error:
             found[name] = {"error": str(error)}
     print(json.dumps(found))

@@ -17,7 +17,9 @@ _setup_privateuseone_for_python_backend("npux")
 DEVICE = torch.device("npux", 0)
 COPIES = {"_to_copy", "copy_", "copy"}
 INDEXING = {"index", "index_put_", "index_put"}  # a GPU takes indices from the CPU
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2"}
 _seeds: set[int] = set()  # of the generators of this device
+crossings: list[str] = []  # operations for which a GPU and its host wait for each other, in their order
 
 
 class Generator(torch.Generator):
@@ -79,6 +81,9 @@ def _dispatch(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         raw_kwargs["device"] = torch.device("cpu")
     out = function(*raw_args, **raw_kwargs)
     leaves = wanted == "cpu" or (name == "copy_" and not isinstance(args[0], StrictTensor))
+    foreign = any(isinstance(one, torch.Tensor) and not isinstance(one, StrictTensor) for one in flat)
+    if (ours and (leaves or name in WAITS)) or (name in COPIES and foreign and (ours or wanted == "npux")):
+        crossings.append(name)
     if name == "_local_scalar_dense" or leaves or not (ours or wanted == "npux"):
         return out
     known = {id(one.raw): one for one in ours}  # an operation in place gives its own tensor back

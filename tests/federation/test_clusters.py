@@ -205,7 +205,7 @@ def test_an_empty_cluster_keeps_its_prior(federate: Federate) -> None:
     assert torch.equal(sent[1]["u1"], sent[2]["u1"]) and torch.equal(sent[1]["u1"], sent[3]["u1"])
     assert torch.equal(sent[1]["u1"], run.tensors["u1"])
     assert not torch.equal(sent[1]["u0"], sent[2]["u0"])
-    assert run.said("warning") == ["Cluster 1 has no clients any more; it keeps its prior."], "said once"
+    assert run.said("warning") == ["Cluster 1 has no clients any more; it stays as it is."], "said once"
     assert column(run, "clusters") == ["2"] * 4
     assert column(run, "cluster_changes") == ["0", "3", "0", "0"]
     assert column(run, "adjusted_rand") == ["1.0", "0.0", "0.0", "0.0"]

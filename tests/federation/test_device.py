@@ -22,6 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "sparse clusters": {"method": "cfedbayes", "clusters": 2, "family": "spike-slab"},
     "sgd": {"optimizer": "sgd", "lr-personal": 1e-5, "lr-global": 1e-5},
+    "Hessian-free": {"method": "perfedavg", "perfedavg.hessian-free": True},
     "16 bits": {"method": "sfedbayes", "wire": "bfloat16"},
     "moments": {"aggregation": "moments", "beta": 1.5},
     "temperature": {"validation-fraction": 0.3, "temperature-scaling": True},
@@ -34,19 +35,24 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def runs(folder: Path, cases: dict[str, Any], *words: str) -> dict[str, Any]:
+def printed(script: str, *words: str | Path) -> Any:
+    """The last line that a script beside this one prints, which is JSON; in a process of its own."""
     here = Path(__file__).parent
-    named = {
-        name if name == "adapt" else str(number): settings
-        for number, (name, settings) in enumerate(cases.items())
-    }
     done = subprocess.run(
-        [sys.executable, here / "device_runs.py", folder, json.dumps(named), *words],
+        [sys.executable, here / script, *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(here.parents[1]), str(here)))},
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def runs(folder: Path, cases: dict[str, Any], *words: str) -> dict[str, Any]:
+    named = {
+        name if name == "adapt" else str(number): settings
+        for number, (name, settings) in enumerate(cases.items())
+    }
+    found: dict[str, Any] = printed("device_runs.py", folder, json.dumps(named), *words)
     return dict(zip(cases, found.values(), strict=True))
 
 
@@ -57,9 +63,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_figures_are_those_of_the_cpu(found: dict[str, Any], case: str) -> None:
-    assert found[case] == {"same": True, "warnings": []}
+    """And a client's state stays on the device from round to round."""
+    assert found[case] == {"same": True, "warnings": [], "stayed": True}
 
 
 def test_data_that_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:
     broken = runs(tmp_path, {"pfedbayes": {}, "fedavg": {"method": "fedavg"}}, "BREAK")
     assert all("npux:0 and cpu" in one["error"] for one in broken.values())
+
+
+def test_the_steps_of_a_round_never_wait_for_the_device() -> None:
+    found = printed("device_crossings.py")
+    few, many = found.pop("waiting")
+    assert len(many) == len(few) + 2 * 10  # two draws of ten more steps: the count sees what it should
+    assert len(found) == 10 and all(few == many for few, many in found.values())

@@ -138,7 +138,8 @@ def test_the_command_takes_it_from_the_folder_where_it_is_started(tmp_path: Path
         for key, value in (SMALL | {"rounds": 2, "method": METHOD, "run-name": "far"}).items()
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "fedbayes.cli", "run", *words, "ensemble.mix=0.2", f"out-dir={tmp_path}", "--clients=2"],
+        [sys.executable, "-m", "fedbayes.cli", "run", *words, "ensemble.mix=0.2", f"out-dir={tmp_path}", "--clients=2",
+         "--engine=flower"],
         cwd=HERE.parent, env={**os.environ, "PYTHONPATH": str(HERE.parents[2])}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

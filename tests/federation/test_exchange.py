@@ -12,7 +12,7 @@ from harness import Outcome
 from inprocess import Clock, InProcessGrid
 
 from strategies.rounds import exchange as room
-from strategies.rounds.exchange import Exchange, exchange, under_way_at_most
+from strategies.rounds.exchange import Exchange, exchange, patience, under_way_at_most
 
 NEVER = float("inf")
 
@@ -96,6 +96,14 @@ def test_the_time_is_bounded_and_who_is_late_is_named(clock: Clock) -> None:
     replies = exchange(grid, messages_to(grid), 60)
     assert list(replies.content) == ["0", "2"] and 60 <= clock.slept < 62
     assert replies.failures == {"1": "no answer within 60 s", "3": "no answer within 60 s"}
+
+
+def test_a_simulated_client_is_never_late(clock: Clock) -> None:
+    day = 24 * 3600.0
+    grid = SlowGrid(clock, [1.0, day], simulated=True)
+    replies = exchange(grid, messages_to(grid), patience(grid, 60))
+    assert list(replies.content) == ["0", "1"] and day <= clock.slept < day * 1.1
+    assert patience(SlowGrid(clock, [1.0]), 60) == 60
 
 
 def test_the_bound_holds_for_messages_that_were_never_sent(

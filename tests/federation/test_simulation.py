@@ -1,4 +1,4 @@
-"""A real simulation through the command: Flower, Ray, processes, SIGKILL and resume."""
+"""Flower's own simulation through the command: Ray, processes, SIGKILL and resume."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def test_killed_and_resumed_a_simulation_ends_like_an_undisturbed_one(
     environment = {**os.environ, "COLUMNS": "100"}
     with (tmp_path / "first.log").open("w") as log:
         first = subprocess.Popen(
-            command("run", *words, "run-name=run", f"out-dir={out}", "--clients", "4"),
+            command("run", *words, "run-name=run", f"out-dir={out}", "--clients=4", "--engine=flower"),
             cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         deadline = time.monotonic() + 180
@@ -53,7 +53,7 @@ def test_killed_and_resumed_a_simulation_ends_like_an_undisturbed_one(
     assert rows_at_kill < ROUNDS, "it was killed in the middle"
 
     again = subprocess.run(
-        command("run", "--resume", "run", f"out-dir={out}"),
+        command("run", "--resume", "run", f"out-dir={out}", "--engine=flower"),
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert again.returncode == 0, again.stdout + again.stderr

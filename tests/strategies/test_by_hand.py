@@ -114,7 +114,7 @@ def test_cfedbayes_finds_clusters_and_moves_each_by_its_members(one_round: OneRo
     assert method.describe(later, came)[0] == {"clusters": 2, "cluster_changes": 0}
     moved, came = one_round(method, later, first, {site: {"cluster": 0} for site in first})
     assert moved.facts["empty"] == [1] and moved.facts["changes"] == 2
-    assert warnings == ["Cluster 1 has no clients any more; it keeps its prior."]
+    assert warnings == ["Cluster 1 has no clients any more; it stays as it is."]
     assert method.describe(moved, came)[1]["b"] == {"cluster": 0}
     for nonsense in (2, -1, 0.5):
         with pytest.raises(BadReply, match="instead of 0 … 1"):

@@ -2,6 +2,7 @@
 
 import itertools
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,34 @@ def test_the_same_bits_in_c_and_in_pytorch(request: pytest.FixtureRequest, dtype
     assert in_c.value()[:3].tolist() == [0, 0, 0]
 
 
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("rows", [2, 3])
+def test_moments_have_the_same_bits_in_c_in_threads_and_in_pytorch(
+    request: pytest.FixtureRequest, rows: int
+) -> None:
+    torch.manual_seed(0)
+    size = 2 * BLOCK + 11
+    uploads = (
+        torch.rand(11, rows, size) * torch.tensor([3.0, -9.0, 1.0][:rows])[:, None]
+    )  # more than are held
+    weights, threads = (1000 * torch.rand(11)).tolist(), torch.get_num_threads()
+
+    def result(order: Sequence[int]) -> Tensor:
+        total = Moments(uploads[0])
+        for number in order:
+            total.add(uploads[number], weights[number])
+        return total.result()
+
+    torch.set_num_threads(3)
+    try:
+        in_c = result(range(11))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(in_c, result(range(10, -1, -1)))
+    request.getfixturevalue("no_compiler")
+    assert torch.equal(in_c, result(range(11)))
+
+
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_nothing_stays_in_memory() -> None:
     total = Sum(5)
@@ -167,7 +196,7 @@ def test_terms_that_do_not_fit_are_refused(terms: Tensor) -> None:
     with pytest.raises(ValueError, match="Terms of the shape"):
         Sum(4).add(0, terms, 1.0)
     with pytest.raises(ValueError, match="Terms of the shape"):
-        DeepSum(4, 3).add(0, terms, 1.0)
+        DeepSum(torch.zeros(3, 4, dtype=torch.float64)).add(0, terms, 1.0)
 
 
 @pytest.mark.parametrize("rows", [2, 3])

@@ -83,7 +83,7 @@ def no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def summed(terms: Tensor, order: Tensor) -> DeepSum:
-    total = DeepSum(terms.shape[1] + 3, 4)
+    total = DeepSum(torch.zeros(4, terms.shape[1] + 3, dtype=torch.float64))
     for i in order.tolist():
         total.add(3, terms[i], 1.0 + i)
     return total
@@ -103,7 +103,7 @@ def test_a_deep_sum_has_the_same_bits_in_any_order_in_c_and_in_pytorch(
     weights = torch.arange(1.0, 21.0, dtype=torch.float64)[:, None]
     torch.testing.assert_close(plain.value()[3:], (terms * weights).sum(0), rtol=1e-12, atol=1e-13)
     assert not plain.value()[:3].any()
-    tiny = DeepSum(1, 4)
+    tiny = DeepSum(torch.zeros(4, 1, dtype=torch.float64))
     for term in (1.0, 1e-30, -1.0):
         tiny.add(0, torch.tensor([term], dtype=torch.float64), 1.0)
     assert tiny.value().item() == pytest.approx(1e-30, rel=1e-6)

@@ -18,11 +18,12 @@ MakeRun = Callable[..., Path]
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that reach the simulation, which does not take place."""
-    from fedbayes.launch import simulate
+    from fedbayes.launch import ready, simulate
 
     plans: list[Plan] = []
-    monkeypatch.setattr(simulate, "simulate", lambda plan, _console: plans.append(plan) or 0)
-    monkeypatch.setattr(command, "check_data", lambda _settings, _clients: None)
+    monkeypatch.setattr(simulate, "simulate", lambda plan, *_: plans.append(plan) or 0)
+    for module in (ready, command):
+        monkeypatch.setattr(module, "check_data", lambda _settings, _clients: None)
     return plans
 
 
@@ -66,6 +67,8 @@ def run(*arguments: str) -> int:
         (["=3"], '"=3" is not a setting; settings are written key=value, such as rounds=50.'),
         (["resume=true"], "resume is not a setting to give; a run is resumed with --resume RUN."),
         (["--rounds", "5"], "rounds is a setting and is written rounds=VALUE, without dashes."),
+        (["--engine", "slurm"], 'The engine is embedded, flower or ray, not "slurm".'),
+        (["--address", "auto"], "An address is that of a Ray cluster and goes with the engine ray."),
         (["--seeds", "1,x"], '--seeds takes whole numbers with commas between, such as 1,2,3, not "1,x".'),
         (["--seeds", "1,2,1"], "--seeds names the seed 1 twice."),
         (["--seeds", "1,2", "seed=3"], "Give either seed=… or --seeds …, not both."),
@@ -97,6 +100,18 @@ def test_missing_data_is_told_before_anything_starts(here: Path, capsys: pytest.
         assert run("run", "data-dir=nothing") == 2
     assert capsys.readouterr().err == "fedbayes: There is no data for 10 clients.\n"
     assert list(here.iterdir()) == []
+
+
+def test_the_engine_is_an_option_of_the_command(
+    asked: list[Plan], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedbayes.launch import simulate
+
+    engines: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(simulate, "simulate", lambda _plan, _console, *engine: engines.append(engine) or 0)
+    assert run("run") == run("run", "--engine", "flower", "--seeds", "1,2") == 0
+    assert run("run", "--engine", "ray", "--address", "head:6379") == 0
+    assert engines == [("embedded", None), ("flower", None), ("flower", None), ("ray", "head:6379")]
 
 
 def test_a_run_gets_absolute_folders_and_a_name(asked: list[Plan], here: Path) -> None:

@@ -44,7 +44,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (["coordinator", "keys/site-0"], "site-0/server.crt is missing; `fedbayes keys` makes it"),
         (["coordinator", "keys/coordinator", "--control", "8000"], "--control takes HOST:PORT"),
         (["run", "--on", "lan"], 'There is no federation "lan" in'),
-        (["run", "--on", "lan", "--clients", "3"], "--clients and --seeds are for simulations"),
+        (["run", "--on", "lan", "--engine", "flower"], "--clients, --seeds and --engine are for simulations"),
+        (["run", "--on", "lan", "--clients", "3"], "--clients, --seeds and --engine are for simulations"),
     ],
 )  # fmt: skip
 def test_what_cannot_start_is_one_sentence(

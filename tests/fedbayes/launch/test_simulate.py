@@ -1,4 +1,4 @@
-"""How a run ends: exit status, state, messages and files, with Flower's part played by a script."""
+"""How a run ends: exit status, state, messages and files, with the engine's part played by a script."""
 
 import json
 import os
@@ -29,10 +29,12 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], None]:
     """Let a script stand for the federation: it yields the lines of log."""
 
     def use(script: Script, failed: bool = False) -> None:
-        class Federation:
+        class Carrier:
             marker = "0123456789abcdef"
+            starting = "starting…"
 
-            def __init__(self, plan: Plan) -> None:
+            def __init__(self, plan: Plan, engine: str, _address: str | None) -> None:
+                assert engine == "embedded"
                 self.plan = plan
 
             def start(self) -> None:
@@ -48,7 +50,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], None]:
             def end(self) -> None:
                 os.kill(os.getpid(), signal.SIGINT)  # a second Ctrl-C must not disturb the cleaning up
 
-        monkeypatch.setattr(simulate, "Federation", Federation)
+        monkeypatch.setattr(simulate, "engine_for", Carrier)
 
     return use
 
@@ -83,7 +85,9 @@ def test_a_finished_run(
     assert not (folder / LOCK).exists()
 
 
-def test_finished_is_not_enough_when_flower_says_failed(play: Callable[..., None], make_run: MakeRun) -> None:
+def test_finished_is_not_enough_when_the_engine_says_failed(
+    play: Callable[..., None], make_run: MakeRun
+) -> None:
     make_run("a", state="running", saved=1, rounds=2)
     play(lambda _: iter([event("finished", round=2)]), failed=True)
     assert simulate.simulate(plan_of(resume="a"), Console()) == 1
@@ -143,4 +147,4 @@ def test_a_warning_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     with RunProgress(Console(width=80), "a") as progress:
         for _ in range(3):
             progress.show({"event": "warning", "message": "site 3 [slow]"})
-    assert capsys.readouterr().out.splitlines() == ["a: starting Flower…", "warning: site 3 [slow]"]
+    assert capsys.readouterr().out.splitlines() == ["a: starting…", "warning: site 3 [slow]"]

@@ -20,7 +20,7 @@ MEASURED = (
     "pm_accuracy,gm_accuracy,pm_nll,gm_nll,pm_brier,gm_brier,pm_ece,gm_ece,pm_point_accuracy,gm_point_accuracy,"
     "pm_rmse,gm_rmse,pm_coverage,gm_coverage,pm_nonzero,gm_nonzero,pm_entropy,gm_entropy,pm_mutual_information,"
     "gm_mutual_information,pm_scaled_nll,gm_scaled_nll,pm_scaled_brier,gm_scaled_brier,pm_scaled_ece,gm_scaled_ece,"
-    "pm_temperature,gm_temperature"
+    "pm_temperature,gm_temperature,pm_val_nll,gm_val_nll,pm_val_accuracy,gm_val_accuracy"
 )
 EPSILON = Column("epsilon", "privacy spent (ε)")
 MOOD = Column("mood", "mood of the client", "client")
@@ -68,7 +68,7 @@ def test_metrics_know_where_they_come_from() -> None:
     assert [metric.key for metric in HEADLINES] == ["accuracy", "rmse"]
     assert list(TITLES) == [
         "accuracy", "point_accuracy", "rmse", "coverage", "nll", "brier", "ece", "scaled_nll", "scaled_brier",
-        "scaled_ece", "nonzero",
+        "scaled_ece", "nonzero", "val_nll", "val_accuracy",
     ]  # fmt: skip
 
 

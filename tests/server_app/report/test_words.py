@@ -150,12 +150,19 @@ def test_durations() -> None:
 def test_a_method_is_described_by_the_run_itself(run_of: RunOf) -> None:
     words = {"title": "IFCA<b>", "idea": "clients & kinds", "clusters": True, "global_model": False}
     run = run_of(rows=[{"round": 1, "gm_accuracy": 0.5}], config={"method": words}, method="ifca")
-    assert method_words(run) == MethodWords("IFCA<b>", "clients & kinds", True, False)
+    assert method_words(run) == MethodWords("IFCA<b>", "clients & kinds", True, False, True)
     first, second = summary(run)[:2]
     assert first.startswith("<b>IFCA&lt;b&gt;</b>: clients &amp; kinds.")
     assert "the global model (that of each client&#39;s cluster) reaches" in second
     assert "clusters.json is not in the run folder: no KL matrix." in run.missing
     assert run.weights == Weights(), "the checkpoint's are not of a global model"
+
+
+def test_a_method_that_finds_its_clusters_on_the_way_has_no_file_of_them(run_of: RunOf) -> None:
+    words = {"title": "IFCA", "idea": "", "clusters": True, "global_model": True, "openings": 0}
+    assert not [
+        one for one in run_of(config={"method": words}, method="ifca").missing if "clusters.json" in one
+    ]
 
 
 @pytest.mark.parametrize(

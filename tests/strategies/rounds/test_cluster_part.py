@@ -46,7 +46,7 @@ def test_an_empty_cluster_is_told_once_and_may_fill_again() -> None:
     clusters = Clusters({"a": 0, "b": 1})
     clusters = clusters.after({"b": 0}, 3, told)
     assert clusters.empty == (1, 2)
-    assert told == [f"Cluster {k} has no clients any more; it keeps its prior." for k in (1, 2)]
+    assert told == [f"Cluster {k} has no clients any more; it stays as it is." for k in (1, 2)]
     clusters = clusters.after({"a": 0}, 3, told)
     assert clusters.empty == (1, 2) and len(told) == 2
     clusters = clusters.after({"a": 2}, 3, told)

@@ -1,0 +1,30 @@
+"""The formulas of a step as a few kernels of a GPU, by `torch.compile`.
+
+A step of the DNN is 60 to 80 small operations, and a GPU takes longer to be asked for one than to do it. Traced, each
+of the five formulas is one kernel or two. The first step of a process waits for their compilation.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._triton import has_triton
+
+from bayes_core.fast.compiled import NotCompiled
+
+FORMULAS = ("parts", "draws", "prior", "likelihood", "localize")
+Formulas = TypeVar("Formulas")
+
+
+def traced(formulas: Formulas, backend: str = "inductor") -> Formulas:
+    """The same formulas, compiled when they are first used; NotCompiled where PyTorch cannot do that."""
+    if backend == "inductor" and not has_triton():
+        raise NotCompiled("PyTorch compiles for a GPU with triton, which is not here")
+    for name in FORMULAS:
+        setattr(formulas, name, _compiled(getattr(formulas, name), backend))
+    return formulas
+
+
+def _compiled(formula: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    made: Callable[..., Any] = torch.compile(formula, fullgraph=True, dynamic=False, backend=backend)
+    return made

@@ -1,0 +1,1 @@
+"""fedbayes from Python: `fedbayes.run(…)`, `fedbayes.load(…)`, `fedbayes.compare(…)`."""

@@ -1,0 +1,69 @@
+"""Counts, on the strict device, how often it and its host wait for each other in rounds of R = 2 and of 12 steps.
+
+python device_crossings.py      # prints {"case": [the operations of 2 steps, those of 12]} as JSON
+"""
+
+import json
+from collections.abc import Callable
+
+import strict_device
+import torch
+from device_networks import Waiting, normed
+from strict_device import DEVICE, Generator, crossings
+from torch import nn
+
+from bayes_core import ClientState, Gaussian, Recipe, SpikeSlab, client_update
+from bayes_core.families import Family
+from bayes_core.flat import flatten
+from bayes_core.inference.plain import Proximal, Weights, train_weights
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import defaults
+
+N, SHAPE = 40, (1, 8, 8)
+CHAIN: Callable[[], nn.Module] = lambda: build("dnn", SHAPE, 10, 1)  # noqa: E731
+NORMED: Callable[[], nn.Module] = lambda: normed(SHAPE, 10)  # noqa: E731
+
+
+def bayesian(make: Callable[[], nn.Module], family: Family, optimizer: str, steps: int) -> None:
+    network = make().to(DEVICE)
+    w = family.init(flatten(network).detach())
+    changes = {"local-steps": steps, "batch-size": 16, "compile": False, "optimizer": optimizer}
+    start = ClientState.start(family.unconstrain(w), network, optimizer)
+    crossings.clear()
+    client_update(
+        network, family, start, w, *DATA, Recipe.of(defaults() | changes), Generator().manual_seed(1)
+    )
+
+
+def plain(make: Callable[[], nn.Module], optimizer: str, steps: int) -> None:
+    network = make().to(DEVICE)
+    w = flatten(network).detach()[None]
+    start = Weights.start(w, network, optimizer)
+    crossings.clear()
+    train_weights(
+        network, start, *DATA, steps=steps, batch_size=16, optimizer=optimizer, lr=0.01, adam_beta2=0.99,
+        generator=Generator().manual_seed(1), terms=[Proximal(w[0], 0.1)],
+    )  # fmt: skip
+
+
+CASES: dict[str, Callable[[int], None]] = {
+    f"{name}, {optimizer}": case
+    for optimizer in ("adam", "sgd")
+    for name, case in {
+        "gaussian": lambda steps, by=optimizer: bayesian(CHAIN, Gaussian(), by, steps),
+        "spike and slab": lambda steps, by=optimizer: bayesian(CHAIN, SpikeSlab(), by, steps),
+        "gaussian, batch norm": lambda steps, by=optimizer: bayesian(NORMED, Gaussian(), by, steps),
+        "plain": lambda steps, by=optimizer: plain(CHAIN, by, steps),
+        "plain, batch norm": lambda steps, by=optimizer: plain(NORMED, by, steps),
+    }.items()
+} | {"waiting": lambda steps: bayesian(lambda: Waiting(SHAPE, 10), Gaussian(), "adam", steps)}
+
+found = {}
+with strict_device.StrictMode():
+    DATA = torch.randn(N, *SHAPE).to(DEVICE), (torch.arange(N) % 10).to(DEVICE)
+    for name, case in CASES.items():
+        found[name] = []
+        for steps in (2, 12):
+            case(steps)
+            found[name].append(list(crossings))
+print(json.dumps(found))

@@ -1,0 +1,205 @@
+"""The embedded engine: the figures of every other federation, whoever is killed on the way, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from harness import SMALL, Outcome
+from rich.console import Console
+
+from client_app.site import forget
+from fedbayes.cli.progress import RunProgress
+from fedbayes.launch.engine.embedded import Embedded
+from fedbayes.launch.plan import plan_resume, plan_run
+from fedbayes.launch.simulate import Ended, conduct
+from server_app.stored import read_rows
+
+Federate = Callable[..., Outcome]
+Run = Callable[..., tuple[Outcome, Ended]]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def embed(tmp_path: Path) -> Run:
+    """embed(name, clients=4, copy=…, copies=…, **settings) runs one from this process, as the command does."""
+
+    def run(
+        name: str = "run", clients: int = 4, resume: bool = False, **settings: Any
+    ) -> tuple[Outcome, Ended]:
+        how = {key: settings.pop(key) for key in ("copy", "copies") if key in settings}
+        words = {key.replace("_", "-"): value for key, value in settings.items()}
+        places = {"out-dir": str(tmp_path / "out"), "run-name": name}
+        plan = (
+            plan_resume(name, words | {"out-dir": places["out-dir"]}, None)
+            if resume
+            else plan_run(SMALL | places | words, clients)
+        )
+        display = RunProgress(Console(width=100, quiet=True), name)
+        return Outcome(plan.folder), conduct(plan, Embedded(plan, **how), display)
+
+    return run
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Into which a client of the method elsewhere.dying falls."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "federation"))
+    file = tmp_path / "trap"
+    monkeypatch.setenv("TRAP", str(file))
+    forget()
+    yield file
+    forget()
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=10)[1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "pfedbayes", "clients_per_round": 2, "rounds": 5},
+        {"method": "sfedbayes", "wire": "bfloat16"},
+        {"method": "cfedbayes", "layout": "rotated", "clusters": 2},
+        {"method": "local", "threads": 2},
+    ],
+)
+def test_the_same_figures(federate: Federate, embed: Run, settings: dict[str, Any]) -> None:
+    run, ended = embed(**settings)
+    assert (ended.status, run.state) == (0, "finished")
+    assert run.metrics == federate("here", **settings).metrics
+    assert not psutil.Process().children(), "nothing is left"
+
+
+def test_new_pythons_where_a_process_cannot_be_copied(federate: Federate, embed: Run) -> None:
+    run, ended = embed(copy=False, copies=False, rounds=2)
+    assert ended.status == 0, ended
+    assert run.metrics == federate("here", rounds=2).metrics
+    assert not psutil.Process().children()
+
+
+def test_a_killed_worker_costs_its_message_only(
+    federate: Federate, embed: Run, trap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"method": "elsewhere.dying", "clients": 5}
+    monkeypatch.setenv("HOW", "killed")
+    trap.touch()
+    run, ended = embed(**settings)
+    assert ended.status == 0 and not trap.exists()
+    assert [row["clients_failed"] for row in run.rows] == ["", "0", "1", "0", "0"]
+    (status,) = (row["status"] for row in run.clients if row["status"].startswith("failed"))
+    assert status == "failed: the process that served it was killed, perhaps for want of memory"
+    assert "site 3 trains" in (run.folder / "log.txt").read_text(), "what a client prints is in the log"
+
+    monkeypatch.setenv("HOW", "raised")  # the same in this process
+    trap.touch()
+    assert federate("here", **settings).metrics == run.metrics
+
+
+def test_one_who_fails_is_told_in_its_own_words(
+    embed: Run, trap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOW", "raised")
+    trap.touch()
+    run, ended = embed(method="elsewhere.dying", rounds=2)
+    assert ended.status == 0
+    assert [row["status"] for row in run.clients if row["status"].startswith("failed")] == ["failed: it died"]
+    assert "RuntimeError: it died" in (run.folder / "log.txt").read_text()
+
+
+def test_a_simulated_client_is_never_late(embed: Run, federate: Federate) -> None:
+    run, _ = embed(round_timeout=1e-6, wait_timeout=1e-6)
+    assert run.metrics == federate("here").metrics
+
+
+def test_the_end_of_whoever_starts_workers_is_a_sentence(embed: Run) -> None:
+    before = RunProgress.show
+
+    def show(self: RunProgress, event: dict[str, Any]) -> None:
+        before(self, event)
+        if event["event"] == "round" and event["round"] == 1:
+            (server,) = psutil.Process().children()
+            for child in server.children():
+                child.kill()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunProgress, "show", show)
+        run, ended = embed(rounds=200)
+    assert (ended.status, run.state) == (1, "failed")
+    assert ended.error == "The process that starts the simulated clients was killed."
+    assert not psutil.Process().children()
+    resumed, ended = embed(resume=True, rounds=3)
+    assert ended.status == 0 and len(resumed.rows) == 4
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "fedbayes.cli", "run", *words]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """started(name, rounds) is the command after its third row."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(name: str, rounds: int) -> subprocess.Popen[str]:
+        words = [f"{key}={value}" for key, value in (SMALL | {"rounds": rounds, "run-name": name}).items()]
+        process = subprocess.Popen(
+            command(*words, "--clients=4"),
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        running.append(process)
+        deadline = time.monotonic() + 180
+        while len(read_rows(tmp_path / "runs" / name / "rounds.csv")) < 3:
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            time.sleep(0.02)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_killed_and_resumed_it_ends_like_an_undisturbed_one(
+    federate: Federate, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    first = started("run", rounds=300)
+    processes = psutil.Process(first.pid).children(recursive=True)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert len(processes) >= 3 and gone(processes), "server, nursery and workers die with the command"
+    done = len(read_rows(tmp_path / "runs" / "run" / "rounds.csv"))
+    again = subprocess.run(
+        command("--resume", "run", f"rounds={done + 3}"),
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stdout + again.stderr
+    resumed = Outcome(tmp_path / "runs" / "run")
+    undisturbed = federate("undisturbed", rounds=done + 3)
+    assert resumed.metrics == undisturbed.metrics and resumed.state == "finished"
+    names = {path.name for path in resumed.folder.iterdir() if path.name != ".writer.lock"}
+    assert names == {
+        "checkpoint.safetensors", "clients.csv", "config.json", "evaluations.jsonl", "log.txt", "report.html",
+        "rounds.csv",
+    }  # fmt: skip
+
+
+def test_ctrl_c_stops_it_and_says_how_to_go_on(
+    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = started("run", rounds=300)
+    processes = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate()
+    assert process.returncode == 130 and gone(processes)
+    assert "Stopping…" in said and "Resume with:  fedbayes run --resume run" in said
+    assert Outcome(tmp_path / "runs" / "run").state == "stopped"
+    assert not (tmp_path / "runs" / "run" / "lock.json").exists()
