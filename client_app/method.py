@@ -151,6 +151,10 @@ class ClientMethod(ABC):
             return buffers
         return settled(self.network, self.family.centre(v), buffers, self.x)
 
+    def network_for(self, received: Tensors) -> nn.Module:
+        """The network that the server's weights are for: the clients' own, unless a method makes it wider."""
+        return self.network
+
     def model_of(self, trained: Trained, received: Tensors) -> Predictor:
         """What a round has made: the personal model, or what is sent where a method has none."""
         sent = {

@@ -128,7 +128,8 @@ class Finished:
             buffers |= named_statistics(self.state.statistics[name], shapes)
         v = method.family.unconstrain(self.tensors[name])
         buffers = {key: buffer.cpu() for key, buffer in buffers.items()}
-        return PersonalModel(card, WeightsPredictor(method.network.cpu(), method.family, v, buffers))
+        network = method.network_for(self.tensors).cpu()
+        return PersonalModel(card, WeightsPredictor(network, method.family, v, buffers))
 
     def global_model(self, which: str = "") -> PersonalModel:
         """The model that all clients share; of several, one by its number or name. ModelError without one."""

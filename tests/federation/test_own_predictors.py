@@ -1,4 +1,4 @@
-"""Models that are no weights of a run's network, in the hands of a user: pFedGP's trees, pFedVEM's heads."""
+"""Models that are no weights of the clients' network, in a user's hands: trees, personal heads, a wider network."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -73,3 +73,20 @@ def test_a_personal_head_has_a_distribution_and_can_be_exported(federate: Federa
     assert [one.name for one in export(personal, tmp_path / "exported")] == ["network"]
     everybodys = find_model("run/global", run.folder.parent)
     assert torch.equal(everybodys.v, run.tensors["w"])
+
+
+def test_a_matched_network_is_as_wide_as_it_has_become(federate: Federate, tmp_path: Path) -> None:
+    options = {"bnfed.neuron-variance": 0.01, "bnfed.neuron-prior": 10.0}
+    run = federate(method="bnfed", rounds=3, local_steps=10, **options, **SIZE)
+    width = int(run.rows[-1]["neurons"])
+    assert width > 100 and run.tensors["w"].shape == (1, 65 * width + 10 * width + 10)
+    everybodys = find_model("run/global", run.folder.parent)
+    for site in range(4):
+        _, _, x, y = pixels(site)
+        (row,) = (one for one in run.clients if (one["round"], one["site"]) == ("3", str(site)))
+        found = float((everybodys.predict(x).labels == y).double().mean())
+        assert found == pytest.approx(float(row["gm_accuracy"]), abs=1e-5)
+    assert [one.name for one in export(everybodys, tmp_path / "exported")] == ["network"]
+    assert everybodys.state_dict()["1.weight"].shape == (width, 64)
+    with pytest.raises(ModelError, match="used bnfed, which has no personal models to adapt"):
+        next(adapt(Finished.open(run.folder), *pixels(0)[:2], "new"))
