@@ -171,5 +171,7 @@ def test_an_empty_cluster_stays_and_is_told(one_round: OneRound) -> None:
 
 def test_one_cluster_is_refused() -> None:
     for method in (IFCA, FeSEM):
-        with pytest.raises(SettingsError, match="takes clusters = a whole number of at least 2, or 0 for 2, not 1"):
+        with pytest.raises(
+            SettingsError, match="takes clusters = a whole number of at least 2, or 0 for 2, not 1"
+        ):
             method.check(Settings.parse(defaults() | {"method": method.title.lower(), "clusters": 1}))
