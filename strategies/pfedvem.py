@@ -34,7 +34,9 @@ class PFedVEM(ServerMethod):
     """A shared body, and the mean of the personal heads as their prior."""
 
     title = "pFedVEM"
-    idea = "a shared body, and for each client a Gaussian head whose prior is as wide as its clients ask for"
+    idea = (
+        "clients share a body, and each learns a Gaussian over its own head; heads near their mean count more"
+    )
     paper = "Zhu et al. 2023"
     traits = Traits(single_uploads=True)
     columns = (
