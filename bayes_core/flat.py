@@ -121,6 +121,23 @@ class Split:
             raise ValueError(f"No parameter {', '.join(unknown)}; there are {', '.join(shapes)}.")
         return cls(shapes, frozenset(stays))
 
+    @classmethod
+    def at_head(cls, network: nn.Module, head: str = "") -> "Split":
+        """What stays: parameters whose names begin with `head`, by default those of the last `nn.Linear`."""
+        names = {id(parameter): name for name, parameter in trained(network).items()}
+        if head:
+            stays = {name for name in names.values() if f"{name}.".startswith(f"{head.rstrip('.')}.")}
+        else:
+            linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+            each = [{names[id(p)] for p in one.parameters() if id(p) in names} for one in linear]
+            stays = next((found for found in reversed(each) if found), set())
+        if not stays or len(stays) == len(names):
+            what = f'"{head}"' if head else "the last nn.Linear"
+            part = "the whole" if stays else "no part"
+            known = ", ".join(names.values())
+            raise ValueError(f"head: {what} is {part} of the network; its parameters are {known}.")
+        return cls.of(shapes_of(network), stays)
+
     def shared(self, v: Tensor) -> Tensor:
         """The columns (rows, S) of `v` (rows, T) that are shared."""
         return self._columns(v, stays=False)
@@ -136,6 +153,13 @@ class Split:
             for v, stays in ((shared, False), (own, True))
         )
         return torch.cat([next(ours if name in self.stays else theirs) for name, _ in self._sizes()], -1)
+
+    def named(self, shared: Tensor, own: Tensor) -> dict[str, Tensor]:
+        """Every parameter by its name, as views into the shared (S,) and a client's own (T − S,)."""
+        parts = [
+            {k: v for k, v in self.shapes.items() if (k in self.stays) is stays} for stays in (False, True)
+        ]
+        return unflatten(shared, parts[0]) | unflatten(own, parts[1])
 
     def _columns(self, v: Tensor, stays: bool) -> Tensor:
         parts = torch.split(v, [size for _, size in self._sizes()], -1)

@@ -1,12 +1,15 @@
 """Many clients: the time of a round, and the memory of the server and of one worker, at the start and at the end.
 
-`fedbayes run` on MNIST, every client with 25 training and 10 test images, S of them sampled in a round.
+`fedbayes run` on MNIST, every client with 25 training and 10 test images, S of them sampled in a round. At the end the
+largest of these federations on Flower's own engine, for a few rounds.
 """
 
 import statistics
+from dataclasses import replace
 
 from benchmarks.measure import Measurement, Options
 from benchmarks.watch import SERVER, WORKER, watch
+from fedbayes.launch.engines import EMBEDDED, FLOWER
 
 TITLE = "Many clients: layout=iid size=5+2, S clients a round"
 
@@ -17,16 +20,25 @@ def run(options: Options) -> list[Measurement]:
         for sampled in (10, 100):
             rounds = 200 if options.full else (40 if sampled == 10 else 12)
             rows += measured(options, clients, sampled, rounds)
-    return rows
+    embedded = rows[-3].value
+    flower = measured(options, clients, sampled, 12, FLOWER)
+    return [
+        *rows,
+        *(replace(row, ratios={"÷ embedded": row.value / embedded}) for row in flower[:1]),
+        *flower[1:],
+    ]
 
 
-def measured(options: Options, clients: int, sampled: int, rounds: int) -> list[Measurement]:
+def measured(
+    options: Options, clients: int, sampled: int, rounds: int, engine: str = EMBEDDED
+) -> list[Measurement]:
     """The first quarter of the rounds against the last one."""
-    watched = watch(options, clients, rounds, layout="iid", size="5+2", clients_per_round=sampled)
+    words = {"layout": "iid", "size": "5+2", "clients_per_round": sampled}
+    watched = watch(options, clients, rounds, engine, **words)
     quarter = rounds // 4
     times = watched.round_times()
     first, last = statistics.median(times[:quarter]), statistics.median(times[-quarter:])
-    title = f"N = {clients}, S = {sampled}"
+    title = f"{engine}, N = {clients}, S = {sampled}"
     rows = [
         Measurement(
             f"{title}: a round",

@@ -1,9 +1,9 @@
 """A round of simulation against its ideal: the clients' own compute, shared out evenly among the cores.
 
-The run is `fedbayes run` itself, watched from outside, ten clients with MNIST medium and R = 20. The clients' own
-compute is what `train` takes, for the same clients in processes that do nothing else, one on each core, before and
-after the run because machines change their pace; processor time, which is the wall time of a quiet core. The
-evaluation of all clients that ends the run is shown apart.
+The run is that of `fedbayes run`, watched from outside, ten clients with MNIST medium and R = 20, on the embedded
+engine; with --full on Flower's own too. The clients' own compute is what `train` takes, for the same clients in
+processes that do nothing else, one on each core, before and after the run because machines change their pace; processor
+time, which is the wall time of a quiet core. The evaluation of all clients that ends the run is shown apart.
 """
 
 import multiprocessing
@@ -25,6 +25,7 @@ from benchmarks.watch import OTHERS, RAY, SERVER, WORKER, Watched, watch
 from client_app.data import load as load_data
 from client_app.methods.pfedbayes import PFedBayes
 from client_app.store import Store
+from fedbayes.launch.engines import EMBEDDED, FLOWER
 from fedbayes.launch.resources import cpus
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
@@ -37,15 +38,18 @@ def run(options: Options) -> list[Measurement]:
     rows = []
     for personal_steps in (1, 5):
         rounds = 100 if options.full else 40
-        parts = on_all_cores(options, personal_steps)
-        watched = watch(options, CLIENTS, rounds, size="medium", personal_steps=personal_steps)
-        parts += on_all_cores(options, personal_steps)
-        mean = {name: statistics.mean(part[name] for part in parts) for name in parts[0]}
-        rows += compare(watched, mean, personal_steps)
+        for engine in (EMBEDDED, FLOWER) if options.full else (EMBEDDED,):
+            parts = on_all_cores(options, personal_steps)
+            watched = watch(options, CLIENTS, rounds, engine, size="medium", personal_steps=personal_steps)
+            parts += on_all_cores(options, personal_steps)
+            mean = {name: statistics.mean(part[name] for part in parts) for name in parts[0]}
+            rows += compare(
+                watched, mean, f"{engine}, {personal_steps} personal step{'s' * (personal_steps > 1)}"
+            )
     return rows
 
 
-def compare(watched: Watched, parts: dict[str, float], personal_steps: int) -> list[Measurement]:
+def compare(watched: Watched, parts: dict[str, float], title: str) -> list[Measurement]:
     """The round and its ideal, and where the cores' time went: in ms of a round, ÷ cores."""
     share = 1e3 / cpus()
     wall, ideal = 1e3 * statistics.median(watched.round_times()), share * parts["train"]
@@ -59,7 +63,6 @@ def compare(watched: Watched, parts: dict[str, float], personal_steps: int) -> l
         ("cores that wait", wall - sum(kinds.values()), "on a machine with nothing else to do"),
         ("an evaluation, apart", 1e3 * watched.evaluation, f"ideal {share * parts['evaluate']:.0f}"),
     ]
-    title = f"{personal_steps} personal step{'s' * (personal_steps > 1)}"
     return [
         Measurement(
             f"{title}: {name}", value, "ms", {"of the ideal": ideal / wall} if value is wall else {}, note

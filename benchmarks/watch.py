@@ -43,7 +43,6 @@ class Watched:
     looks: Sequence[Look]
     evaluation: float  # seconds
     seconds: float  # from the command to its end
-    first: float = 0.0  # from the command to the first round's messages
 
     def round_times(self) -> list[float]:
         """Seconds of each round from the end of the one before, from `STEADY` on."""
@@ -82,7 +81,7 @@ def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, *
         carrier = engine_for(plan, engine)
         looks: list[Look] = []
         ends: dict[int, float] = {}
-        first = evaluated = float("nan")
+        evaluated = float("nan")  # when the last time
         over = threading.Event()
         processes = _children if engine == EMBEDDED else partial(members, carrier.marker)
         watcher = threading.Thread(target=_look, args=(processes, looks, over))
@@ -91,9 +90,7 @@ def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, *
             watcher.start()
             for line in carrier.lines():
                 event = parse(line)
-                if event and event["event"] == "start":
-                    first = event["time"]
-                elif event and event["event"] == "round":
+                if event and event["event"] == "round":
                     ends[event["round"]] = event["time"]
                 elif event and event["event"] == "evaluated":
                     evaluated = event["time"]
@@ -102,7 +99,7 @@ def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, *
         finally:
             over.set()
             carrier.end()
-    return Watched(ends, looks, evaluated - ends[rounds], time.time() - began, first - began)
+    return Watched(ends, looks, evaluated - ends[rounds], time.time() - began)
 
 
 def _children() -> list[psutil.Process]:

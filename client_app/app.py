@@ -131,6 +131,7 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
     tensors = {name: one.codec.receive(record).to(site.device) for name, record in records.items()}
     shares = any(name.endswith(key.STATISTICS) for name in tensors)
     received = Received.of(tensors, site.network) if shares else tensors
+    torch.manual_seed(seed_of(one.settings.seed, site.origin, number, "measured network"))
     stored = store.load(before=number)
     state = stored.tensors if stored else method.start(received)
     state = {name: tensor.to(site.device) for name, tensor in state.items()}
@@ -166,7 +167,8 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
             base = trained.bases.get(name)
             reply[name] = one.codec.leave(upload, None if base is None else received[base])
             if shares and base is not None:
-                found = flat_statistics(buffers_in(trained.state), statistics_of(site.network))
+                buffers = buffers_in(trained.state) if trained.buffers is None else trained.buffers
+                found = flat_statistics(buffers, statistics_of(site.network))
                 reply[name + key.STATISTICS] = one.codec.leave(found, None)
     if store.notes:
         reply[key.NOTES] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})

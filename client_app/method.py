@@ -58,6 +58,7 @@ def only(received: Tensors, name: str) -> Tensors:
     return received.only(name) if isinstance(received, Received) else {"w": received[name]}
 
 
+PLAIN_SGD_LACKS = ("optimizer", "adam-beta2", "lr-global")
 PERSONAL = ("model", "q", "theta")  # what a personal model made of weights is called in a file
 
 
@@ -70,12 +71,17 @@ class Trained:
     report: dict[str, float] = field(default_factory=dict)  # numbers that go with them
     # Which of the received distributions an upload is a change of; one that is not named stands for itself.
     bases: Mapping[str, str] = field(default_factory=partial(dict, w="w"))
+    buffers: Tensors | None = (
+        None  # that go with the uploads, where they are shared; None: those in the state
+    )
 
 
 class ClientMethod(ABC):
     """One method on one client. `received` are the tensors that the server sends, by name."""
 
     reads: ClassVar[type[Options]] = Options  # the settings that it reads beside those of all methods
+    # Its steps are SGD's, at rates of its own: of those of all methods, PLAIN_SGD_LACKS are not for it.
+    plain_sgd: ClassVar[bool] = False
     options: Any
     family: Family
 
@@ -127,12 +133,27 @@ class ClientMethod(ABC):
         shared = {} if received is None else statistics_in(received)
         return WeightsPredictor(self.network, self.family, v, {**buffers_in(state), **shared})
 
+    def made(self, v: Tensor, state: Tensors, received: Tensors | None = None) -> WeightsPredictor:
+        """Likewise of weights that were made from what was received, so that no buffers in the state are theirs.
+
+        Batch norm has the statistics of this client's training data under them, but those that were `received`.
+        """
+        shared = {} if received is None else statistics_in(received)
+        if shared:
+            return self.weights(v, state, received)
+        buffers = settled(self.network, self.family.centre(v), buffers_in(state), self.x)
+        return WeightsPredictor(self.network, self.family, v, buffers)
+
     def first_buffers(self, v: Tensor, received: Tensors) -> dict[str, Tensor]:
         """Of a client without a past: where buffers are shared, those of its own training data under `v`."""
         buffers = {**buffers_of(self.network), **statistics_in(received)}
         if not statistics_in(received):
             return buffers
         return settled(self.network, self.family.centre(v), buffers, self.x)
+
+    def network_for(self, received: Tensors) -> nn.Module:
+        """The network that the server's weights are for: the clients' own, unless a method makes it wider."""
+        return self.network
 
     def model_of(self, trained: Trained, received: Tensors) -> Predictor:
         """What a round has made: the personal model, or what is sent where a method has none."""

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor, nn
 
 import strategies
-from bayes_core.flat import fingerprint, flat_statistics, flatten, shapes_of, statistics_of
+from bayes_core.flat import fingerprint, flat_statistics, shapes_of, statistics_of
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, SettingsError
@@ -58,6 +58,8 @@ def run(grid: Grid, settings: Settings) -> None:
     roster.gather()
     assert roster.agreement is not None  # of the sites that were gathered
     settings.require_fit(roster.agreement.classes)
+    if not (roster.agreement.classes or found.traits.numbers):
+        raise SettingsError(f"method={settings.method} learns classes, but the targets are numbers.")
     one = next(iter(roster.sites.values()))
     facts: dict[str, Any] = {
         "clients": max(one.partitions, len(roster.sites)),
@@ -142,10 +144,15 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
 
         def fresh(*words: int | str) -> Tensor:
             """The weights that every site's network starts from, or for further words those of another start."""
-            return flatten(_network(settings, one, *words) if words else network)
+            return loop.method.weights_of(_network(settings, one, *words) if words else network)
 
         done, state = 0, loop.method.init(fresh)
-        if settings.buffers == "shared" and loop.method.traits.uploads and (shapes := statistics_of(network)):
+        # They are the global model's: a personal one has its own.
+        if (
+            settings.buffers == "shared"
+            and loop.method.traits.global_model
+            and (shapes := statistics_of(network))
+        ):
             found = flat_statistics(dict(network.named_buffers()), shapes)
             named = [name for name in state.sent if name not in loop.method.plain]
             state = replace(state, statistics={name: found.clone() for name in named})

@@ -3,10 +3,11 @@
     L(θ) = mean −log p(batch | θ) + Σ terms(θ)
 
 FedAvg and `local` have no term, FedProx (Li et al., 2020) a proximal one. The terms' gradients are closed forms, so
-autograd sees only the plain network.
+autograd sees only the plain network. A method whose steps are of another kind takes them itself, with the gradients of
+`MeanLoss`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from bayes_core.inference.update import minibatches
 from bayes_core.likelihoods import Likelihood, categorical
 
 SETTLED = 128  # examples in a batch that only settles statistics
+TOGETHER = 1024  # examples at a time of a gradient of all: bounds memory
+SHORT = 1e-3  # the length of a way along which a gradient's change is measured
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,16 @@ class Linear:
 
     def add_to(self, gradient: Tensor, theta: Tensor, start: Tensor) -> None:
         gradient.add_(self.vector.view(-1))
+
+
+@dataclass(frozen=True)
+class Held:
+    """Weights that stay where they are: `moves` (T,) is 1 for the others and 0 for them. It comes after other terms."""
+
+    moves: Tensor
+
+    def add_to(self, gradient: Tensor, theta: Tensor, start: Tensor) -> None:
+        gradient.mul_(self.moves)
 
 
 def train_weights(
@@ -157,6 +170,51 @@ def nll_gradient(
             value, list(leaves.values()), allow_unused=True, materialize_grads=True
         )
     return value.detach(), torch.cat([part.reshape(-1) for part in gradients])
+
+
+class MeanLoss:
+    """f(θ), the mean −log p of training examples, by its gradients (T,).
+
+    Its `buffers` are copies, and move as those of a training network do. `value` is f as the latest gradient met it.
+    """
+
+    def __init__(
+        self, network: nn.Module, x: Tensor, y: Tensor, likelihood: Likelihood, buffers: Mapping[str, Tensor]
+    ) -> None:
+        self.network, self.x, self.y, self.likelihood = network, x, y, likelihood
+        self.shapes = shapes_of(network)
+        self.buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        self.value = torch.zeros((), device=x.device)
+
+    def gradient(self, theta: Tensor, batch: Tensor) -> Tensor:
+        """∇f(θ) on the examples with these indices."""
+        return self._gradient(theta, [(self.x[batch], self.y[batch])])
+
+    def gradient_of_all(self, theta: Tensor) -> Tensor:
+        """∇f(θ) on all examples, some at a time."""
+        count = max(1, len(self.x) // TOGETHER)
+        return self._gradient(theta, zip(self.x.tensor_split(count), self.y.tensor_split(count), strict=True))
+
+    def hessian_times(self, theta: Tensor, direction: Tensor, batch: Tensor) -> Tensor:
+        """∇²f(θ)·direction, by central differences over the same short way whatever the direction's length."""
+        length: Tensor = direction.norm()
+        delta = SHORT / length.clamp_min(torch.finfo(direction.dtype).tiny)
+        devices = [theta.device] if theta.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # a network with dropout drops the same units at both ends
+            ahead = self.gradient(theta + delta * direction, batch)
+        behind = self.gradient(theta - delta * direction, batch)
+        return (ahead - behind) / (2 * delta)
+
+    def _gradient(self, theta: Tensor, parts: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+        self.network.train()
+        total, value, n = torch.zeros_like(theta), torch.zeros_like(self.value), 0
+        for x, y in parts:
+            one, gradient = nll_gradient(
+                self.network, self.shapes, theta, self.buffers, x, y, self.likelihood
+            )
+            total, value, n = total + gradient, value + one, n + len(x)
+        self.value = value / n
+        return total / n
 
 
 @torch.no_grad()

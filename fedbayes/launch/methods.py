@@ -1,5 +1,6 @@
 """Both halves of a method, as a command sees them: it alone may look at the two."""
 
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,8 @@ from fedbayes.launch.app_bundle import methods
 from fedbayes.protocol.settings import Settings, SettingsError, defaults
 from fedbayes.protocol.user_code import UserCodeError
 from strategies.rounds.stages import stages_of
+
+NAMED = 6  # methods in a sentence
 
 
 def keys_of(method: str) -> set[str]:
@@ -38,14 +41,17 @@ def read(settings: Settings) -> Settings:
     return Settings.parse(config)
 
 
-def checked(settings: Settings) -> Settings:
+def checked(settings: Settings, given: Collection[str] = ()) -> Settings:
     """Likewise, of a new run: what the method cannot do is refused.
 
-    So is a setting that it does not use and that differs from its default: nobody sets it for nothing.
+    So is a setting that it does not use and that differs from its default: nobody sets it for nothing. `given` are the
+    keys that the user wrote, be it with their defaults.
     """
-    server, _ = halves(settings.method)
+    server, other = halves(settings.method)
     settings = read(settings)
     server.check(settings)
+    if other.plain_sgd:
+        _require_plain_sgd(settings, given)
     # SettingsError where a stage cannot do what is asked for.
     stages_of(settings, server(server.reads.parse(settings.as_config())))
     used = {str(field.alias) for field in Settings.model_fields.values()} | keys_of(settings.method)
@@ -55,9 +61,20 @@ def checked(settings: Settings) -> Settings:
         if key not in defaults():
             raise SettingsError(f'There is no setting "{key}" of method={settings.method}.')
         if not _same(value, defaults()[key]):
-            users = ", ".join(_users(key)) or "no method"
+            users = ", ".join(_users(key)[:NAMED]) or "no method"
+            users += ", …" if len(_users(key)) > NAMED else ""
             raise SettingsError(f'method={settings.method} does not use the setting "{key}"; {users} would.')
     return settings
+
+
+def _require_plain_sgd(settings: Settings, given: Collection[str]) -> None:
+    for key in client.PLAIN_SGD_LACKS:
+        value = settings.as_config()[key]
+        if value != "sgd" and (key in given or not _same(value, defaults()[key])):
+            own = ", ".join(sorted(name for name in keys_of(settings.method) if ".lr" in name))
+            raise SettingsError(
+                f"method={settings.method} takes plain SGD steps at rates of its own ({own}); leave {key} out."
+            )
 
 
 def halves(method: str) -> tuple[type[strategies.ServerMethod], type[client.ClientMethod]]:

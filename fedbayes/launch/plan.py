@@ -6,7 +6,7 @@ Whatever is wrong is found here, before a process is started or a file is writte
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def plan_run(words: Mapping[str, Any], clients: int | None) -> Plan:
     settings = _settings(defaults() | dict(words))
     number = number_of_clients(settings, clients)
     check_numbers(settings, number)
-    settings = checked(settings)
+    settings = checked(settings, given=words)
     if not settings.run_name:
         settings = _settings(settings.as_config() | {"run-name": free_name(settings)})
     plan = Plan(settings, number)
@@ -145,7 +145,7 @@ def plan_remote(on: str, resume: str | None, words: Mapping[str, Any]) -> Remote
         words = dict(words) | {"run-name": resume, "resume": True, "resume-with": ",".join(words)}
     settings = Settings.parse(defaults() | dict(words))
     check_method(settings)
-    settings = checked(settings, new=resume is None)
+    settings = checked(settings, new=resume is None, given=words)
     if not settings.run_name:
         settings = Settings.parse(settings.as_config() | {"run-name": free_name(settings)})
     return RemotePlan(settings, on)
@@ -158,7 +158,7 @@ def plan_sweep(words: Mapping[str, Any], clients: int | None, seeds: Sequence[in
     base = _settings(defaults() | dict(words))
     number = number_of_clients(base, clients)
     check_numbers(base, number)
-    checked(base)
+    checked(base, given=words)
     name = base.run_name or free_name(base)
     plans = []
     for seed in seeds:
@@ -248,8 +248,8 @@ def check_method(settings: Settings) -> None:
         raise CommandError(f"clients-per-round={sampled} can never reach min-clients={settings.min_clients}.")
 
 
-def checked(settings: Settings, new: bool = True) -> Settings:
-    """As both halves of the method read them, whose imports take a second.
+def checked(settings: Settings, new: bool = True, given: Collection[str] = ()) -> Settings:
+    """As both halves of the method read them, whose imports take a second. `given` are the keys that the user wrote.
 
     A run that goes on may have settings that its method does not use.
     """
@@ -257,7 +257,7 @@ def checked(settings: Settings, new: bool = True) -> Settings:
 
     if settings.is_foreign and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where Flower's processes will look for it too
-    return halves.checked(settings) if new else halves.read(settings)
+    return halves.checked(settings, given) if new else halves.read(settings)
 
 
 def further_defaults(settings: Settings) -> dict[str, Any]:

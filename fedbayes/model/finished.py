@@ -63,21 +63,25 @@ class Finished:
         return cls(settings, uuid, inputs, marked, agreement, State.of(tensors, memory.get("method", {})))
 
     def server(self) -> ServerMethod:
-        """The server's half of the run's method; ModelError where it has no global model."""
+        """The server's half of the run's method."""
         try:
             found = load_server(self.settings.method)
         except StrategyError as error:
             raise ModelError(str(error)) from None
-        if not found.traits.global_model:
-            raise ModelError(
-                f"The run {self.settings.run_name} used {found.title}: {found.idea}; it has no global model."
-            )
         return found(found.reads.parse(self.settings.as_config()), seed=self.settings.seed)
 
+    def _require(self, there: bool) -> None:
+        if not there:
+            used = self.server()
+            raise ModelError(
+                f"The run {self.settings.run_name} used {used.title}: {used.idea}; it has no global model."
+            )
+
     def received(self, site: str) -> Received:
-        """What the server would send to a site, be it a new one."""
-        device = find_device(self.settings.device)
-        sent = sent_to(self.server(), self.state, site)
+        """What the server would send to a new site; ModelError where that is of no use to it."""
+        device, server = find_device(self.settings.device), self.server()
+        self._require(server.traits.global_model or server.traits.shared_part)
+        sent = sent_to(server, self.state, site)
         moved = {name: tensor.to(device) for name, tensor in sent.items()}
         return Received.of(moved, self.network(self.agreement))
 
@@ -124,10 +128,12 @@ class Finished:
             buffers |= named_statistics(self.state.statistics[name], shapes)
         v = method.family.unconstrain(self.tensors[name])
         buffers = {key: buffer.cpu() for key, buffer in buffers.items()}
-        return PersonalModel(card, WeightsPredictor(method.network.cpu(), method.family, v, buffers))
+        network = method.network_for(self.tensors).cpu()
+        return PersonalModel(card, WeightsPredictor(network, method.family, v, buffers))
 
     def global_model(self, which: str = "") -> PersonalModel:
-        """The model that all clients share; of several, one by its number or name."""
+        """The model that all clients share; of several, one by its number or name. ModelError without one."""
+        self._require(self.server().traits.global_model)
         plain, run = self.server().plain, self.settings.run_name
         names = {name.removeprefix("u"): name for name in self.tensors if name not in plain}
         if len(names) == 1 and not which:

@@ -27,6 +27,7 @@ from fedbayes.errors import ModelError
 from fedbayes.model.inputs import NewExamples, read_examples, scaled
 from fedbayes.protocol.streams import stream
 from fedbayes.protocol.user_code import UserCodeError
+from strategies import load as load_server
 
 
 class PersonalModel:
@@ -70,6 +71,11 @@ class PersonalModel:
     def of(cls, card: Card, state: Mapping[str, Tensor]) -> "PersonalModel":
         """From a client's state, or from what its predictor keeps in a file."""
         predictor = load_method(card.method).restore(card.network(), card.distribution(), state)
+        if predictor is None and load_server(card.method).traits.personal_model:
+            raise ModelError(
+                f"Site {card.site} of the run {card.run} has no personal model yet: {card.method} makes it from what "
+                "the server sends, and keeps it when the run ends."
+            )
         if predictor is None:
             raise ModelError(
                 f"Site {card.site} of the run {card.run} has no personal model: {card.method} has only the global one."

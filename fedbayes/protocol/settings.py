@@ -83,6 +83,7 @@ Positive = Annotated[float, takes("a number above 0", gt=0, allow_inf_nan=False)
 NonNegative = Annotated[float, takes("a number of at least 0", ge=0, allow_inf_nan=False)]
 Share = Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
 Switch = Annotated[bool, takes("true or false")]
+HeadName = Annotated[str, takes("the beginning of a parameter's name, or nothing for the last nn.Linear")]
 FamilyName = Annotated[Literal["gaussian", "spike-slab"], takes("gaussian or spike-slab")]
 RhoInit = Annotated[float, takes("a number between -20 and 20", ge=-20, le=20)]
 LambdaInit = Annotated[float, takes("a number above 0 and at most 1", gt=0, le=1)]

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayes_core import extrapolate
 from bayes_core.families import Family
+from bayes_core.flat import flatten
 from bayes_core.server.aggregate import Aggregate, Mean
 from fedbayes.protocol.columns import Column
 from fedbayes.protocol.messages import STATISTICS
@@ -71,6 +72,10 @@ class ServerMethod(FlowerStrategy):
     def rho_origin(self) -> float:
         """Where ρ starts, for codecs that send its distance from there."""
         return 0.0
+
+    def weights_of(self, network: nn.Module) -> Tensor:
+        """The weights (T,) of a network that clients share: all of them, unless some stay at each client."""
+        return flatten(network)
 
     @abstractmethod
     def init(self, fresh: Fresh) -> State:

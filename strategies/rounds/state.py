@@ -90,5 +90,7 @@ class Traits:
     )
     uploads: bool = True  # clients send something
     global_model: bool = True
+    shared_part: bool = False  # what is sent is a part of each network, of use to a site that took no part
     personal_model: bool = True
     clusters: bool = False
+    numbers: bool = True  # it can learn a regression

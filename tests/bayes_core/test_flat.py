@@ -155,3 +155,13 @@ def test_a_copy_shares_weights_and_buffers_as_the_network_does() -> None:
     assert held.keys() == one.state_dict().keys()
     one.load_state_dict(held)
     assert torch.equal(flatten(one), theta)
+
+
+def test_body_and_head_by_name() -> None:
+    one = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1), nn.BatchNorm1d(1))
+    split = Split.at_head(one)
+    v = torch.arange(6.0 + 3 + 2)
+    assert split.own(v).tolist() == [6, 7, 8]
+    named = split.named(split.shared(v), split.own(v))
+    assert {name: tuple(part.shape) for name, part in named.items()} == dict(shapes_of(one))
+    assert named["1.weight"].tolist() == [[6, 7]] and named["2.bias"].tolist() == [10]

@@ -9,8 +9,12 @@ from flwr.app import Message
 from harness import Outcome
 from inprocess import InProcessGrid
 
+from client_app.data import load
 from client_app.site import forget
 from client_app.store import read, read_model
+from fedbayes.errors import ModelError
+from fedbayes.model.personal import PersonalModel
+from fedbayes.protocol.settings import Settings, defaults
 
 Federate = Callable[..., Outcome]
 MADE = "elsewhere.ensemble"  # its personal model is a mixture of its own network and the received one
@@ -29,7 +33,28 @@ def stores(run: Outcome) -> list[Path]:
     return [run.folder.parent / "state" / run.folder.name / str(number) for number in range(4)]
 
 
-@pytest.mark.parametrize("method", ["pfedbayes", "sfedbayes", "cfedbayes", "local", "fedavg"])
+KEPT = ["pfedbayes", "sfedbayes", "cfedbayes", "local", "fedavg", "pfedme", "ditto", "fedamp", "heurfedamp"]
+MADE_HERE = ["finetune", "perfedavg", "apfl", "fedper", "fedrep"]
+
+
+@pytest.mark.parametrize("method", MADE_HERE)
+def test_what_is_kept_predicts_as_was_measured(federate: Federate, method: str) -> None:
+    run = federate(method=method, rounds=2, model="mlp", size="10+10", batch_size=20)
+    settings = Settings.parse(defaults() | {"model": "mlp", "size": "10+10"})
+    rows = {row["site"]: row for row in run.clients if row["round"] == "2"}
+    for number, folder in enumerate(stores(run)):
+        names = {file.name for file in folder.iterdir()}
+        assert names == {"personal.safetensors", "previous.safetensors", "model.safetensors"}
+        data = load(settings, number, 4)
+        found = PersonalModel.load(folder).predict(((data.x_test + 1) * 8).to(torch.uint8))
+        accuracy = float((found.labels == data.y_test).double().mean())
+        assert accuracy == pytest.approx(float(rows[str(number)]["pm_accuracy"]), abs=1e-5)
+    (stores(run)[0] / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=f"no personal model yet: {method} makes it from what the server"):
+        PersonalModel.load(stores(run)[0])
+
+
+@pytest.mark.parametrize("method", KEPT)
 def test_where_the_state_holds_the_model_nothing_more_is_written(federate: Federate, method: str) -> None:
     run = federate(method=method, rounds=2, model="mlp")
     for folder in stores(run):

@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 
+import strategies
 from fedbayes.launch.app_bundle import methods
 
 NUMBERS = {"dataset": "diabetes", "layout": "iid", "size": "large", "model": "mlp"}
 CASES: dict[str, dict[str, Any]] = {
     **{method: {"method": method} for method in methods()},
-    **{f"{method}, numbers": {"method": method, **NUMBERS} for method in methods()},
+    **{
+        f"{method}, numbers": {"method": method, **NUMBERS}
+        for method in methods()
+        if strategies.load(method).traits.numbers
+    },
     "sparse clusters": {"method": "cfedbayes", "clusters": 2, "family": "spike-slab"},
     "sgd": {"optimizer": "sgd", "lr-personal": 1e-5, "lr-global": 1e-5},
+    "Hessian-free": {"method": "perfedavg", "perfedavg.hessian-free": True},
     "16 bits": {"method": "sfedbayes", "wire": "bfloat16"},
     "moments": {"aggregation": "moments", "beta": 1.5},
     "temperature": {"validation-fraction": 0.3, "temperature-scaling": True},

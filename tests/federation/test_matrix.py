@@ -16,6 +16,7 @@ from fedbayes.errors import ModelError
 from fedbayes.launch.app_bundle import methods
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.columns import MODELS
+from fedbayes.protocol.settings import SettingsError
 from strategies.rounds.state import Traits
 
 Federate = Callable[..., Outcome]
@@ -54,9 +55,19 @@ def with_logs(folder: Path) -> InProcessGrid:
     return grid
 
 
-@pytest.fixture(
-    scope="module", params=[(method, kind) for method in methods() for kind in DATA], ids="-".join
-)
+ONLY_CLASSES = [method for method in methods() if not strategies.load(method).traits.numbers]
+CELLS = [
+    (method, kind) for method in methods() for kind in DATA if kind == "classes" or method not in ONLY_CLASSES
+]
+
+
+@pytest.mark.parametrize("method", ONLY_CLASSES)
+def test_a_method_that_learns_classes_says_so(federate: Federate, method: str) -> None:
+    with pytest.raises(SettingsError, match=f"method={method} learns classes, but the targets are numbers"):
+        federate(method=method, model="mlp", **DATA["numbers"])
+
+
+@pytest.fixture(scope="module", params=CELLS, ids="-".join)
 def cell(
     request: pytest.FixtureRequest, federate_once: Federate, tmp_path_factory: pytest.TempPathFactory
 ) -> Cell:
@@ -102,9 +113,10 @@ def test_the_sites_logs_name_the_same_figures(cell: Cell) -> None:
         for parts, row in zip(measured, rows, strict=True):
             assert f"after round {row['round']}:" in parts
             for model in cell.models:
-                figure = f"{float(row[f'{model}_{HEADLINE[cell.kind]}']):.4f}"
-                words = {"classes": figure, "numbers": f"RMSE {figure}"}[cell.kind]
-                assert f"{model.upper()} {words}" in parts
+                words = {"classes": f"{model.upper()} ", "numbers": f"{model.upper()} RMSE "}[cell.kind]
+                (told,) = (part.removeprefix(words) for part in parts if part.startswith(words))
+                figure = float(row[f"{model}_{HEADLINE[cell.kind]}"])
+                assert float(told) == pytest.approx(figure, abs=6e-5), "both are rounded"
 
 
 def test_the_store_has_a_card_and_the_model_where_there_is_one(cell: Cell) -> None:

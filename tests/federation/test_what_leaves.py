@@ -72,6 +72,28 @@ def test_what_leaves_a_site(
     assert largest == SIGMA_BINS, "counts in bins, no list with an entry an example or a weight"
 
 
+@pytest.mark.parametrize("method", ["fedper", "fedrep"])
+@pytest.mark.parametrize("head", ["", "1"])
+def test_heads_never_leave(federate: Federate, tmp_path: Path, method: str, head: str) -> None:
+    """In neither direction: of 64·100 + 100 + 100·10 + 10 weights the body alone, and of it no measures."""
+    body, seen = {"": 6500, "1": 1010}[head], defaultdict(set)
+
+    def look(number: int, message: Message, reply: Message) -> Message:
+        for way, content in (("down", message.content), ("up", reply.content)):
+            for name, record in content.array_records.items():
+                seen[f"{way} {name}"] |= {(row, array.numpy().shape) for row, array in record.items()}
+        names = set(reply.content) - {"w", "report", "hello"}
+        assert names <= {"pm", "pm_point", "counts"} and set(reply.content.get("report", {})) <= {"loss"}
+        return reply
+
+    grid = sites(tmp_path / "far")
+    grid.interfere = look
+    run = federate(method=method, head=head, grid=grid, rounds=2, model="dnn")
+    expected = {("theta", (body,))}
+    assert dict(seen) == {"down w": expected, "up w": expected}
+    assert {name: tuple(tensor.shape) for name, tensor in run.tensors.items()} == {"w": (1, body)}
+
+
 def test_what_leaves_a_site_of_its_validation_data(federate: Federate, tmp_path: Path) -> None:
     seen: dict[str, set[str]] = defaultdict(set)
 

@@ -6,6 +6,7 @@ of its actors was at; actors that are lost are replaced where, and when, the clu
 """
 
 import logging
+import os
 import shutil
 import socket
 import sys
@@ -253,11 +254,13 @@ def _connect(address: str, app: Path) -> None:
     import ray
 
     try:
-        if address != "auto":  # Ray itself would try for minutes
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), timeout=ANSWER).close()
+        place = _this_machine_s() if address == "auto" else address
+        host, _, port = place.rpartition(":")
+        socket.create_connection(
+            (host, int(port)), timeout=ANSWER
+        ).close()  # Ray itself would try for minutes
         ray.init(
-            address=address,
+            address=place,
             runtime_env={"working_dir": str(app)},
             logging_level=logging.ERROR,
             log_to_driver=True,
@@ -267,6 +270,15 @@ def _connect(address: str, app: Path) -> None:
         raise StrategyError(f"There is no Ray cluster at {address} that can be joined: {reason}") from None
     version = sys.version_info[:2]
     logging.getLogger("flwr").info("Joined the Ray cluster at %s with Python %d.%d", address, *version)
+
+
+def _this_machine_s() -> str:
+    """The cluster that this machine belongs to, as Ray notes it when it is started."""
+    from ray._private.utils import read_ray_address
+
+    if found := os.environ.get("RAY_ADDRESS") or read_ray_address():
+        return str(found)
+    raise ValueError("none was started on this machine (ray start --head, or --address=HOST:PORT).")
 
 
 def _needs(settings: Settings, there: Mapping[str, float]) -> dict[str, float]:

@@ -153,10 +153,17 @@ def test_images_and_labels_of_different_sets_are_refused(tmp_path, write_set) ->
         read_pool(("mnist",), str(tmp_path))
 
 
-def test_torchvision_is_imported_only_when_needed() -> None:
+def test_digits_are_the_same_wherever_scikit_learn_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = sources._read_digits()
+    monkeypatch.setattr(sources, "find_spec", lambda _: None)
+    other = sources._read_digits()
+    assert torch.equal(usual.inputs, other.inputs) and np.array_equal(usual.labels[0], other.labels[0])
+
+
+def test_torchvision_and_scikit_learn_are_imported_only_when_needed() -> None:
     code = (
         "import sys; from client_app.data.sources import read_pool\n"
-        "read_pool(('digits',), ''); print('torchvision' in sys.modules)"
+        "read_pool(('digits',), ''); print('torchvision' in sys.modules or 'sklearn' in sys.modules)"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],

@@ -105,7 +105,7 @@ def test_the_flag_reaches_the_simulation(here: Path, monkeypatch: pytest.MonkeyP
     from fedbayes.launch.plan import Plan
 
     plans: list[Plan] = []
-    record: Callable[..., int] = lambda plan, _console, _engine: plans.append(plan) or 0  # noqa: E731
+    record: Callable[..., int] = lambda plan, *_: plans.append(plan) or 0  # noqa: E731
     monkeypatch.setattr(simulate, "simulate", record)
     for words in (["run"], ["run", "--tensorboard"], ["run", "--tensorboard", "--seeds", "1,2"]):
         with pytest.raises(SystemExit):

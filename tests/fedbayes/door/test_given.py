@@ -42,7 +42,7 @@ def test_keywords_are_settings() -> None:
         ({"dataset": "nothing"}, 'There is no data set "nothing"; dataset takes '),
         ({"dataset": "nothing.npz"}, "There is no file "),
         ({"model": "nobody:net"}, 'nobody:net cannot be imported: there is no module "nobody"'),
-        ({"engine": "ray"}, 'The engine is embedded or flower, not "ray".'),
+        ({"engine": "slurm"}, 'The engine is embedded, flower or ray, not "slurm".'),
         ({"resume": "nobody"}, 'There is no run "nobody" in '),
         ({"dataset": 3}, "dataset takes a list with one (x_train, y_train, x_test, y_test) or (x, y) for each"),
         ({"dataset": (X, Y, X, Y)}, "these are four arrays that no list holds."),

@@ -33,7 +33,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], None]:
             marker = "0123456789abcdef"
             starting = "starting…"
 
-            def __init__(self, plan: Plan, engine: str) -> None:
+            def __init__(self, plan: Plan, engine: str, _address: str | None) -> None:
                 assert engine == "embedded"
                 self.plan = plan
 

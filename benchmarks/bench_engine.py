@@ -1,0 +1,80 @@
+"""The two engines: from the command to the first row and from the last to the end, and rounds without any computing.
+
+The whole command in a process of its own, on the digits with ten clients: `fedbayes run`, and the same with `--engine
+flower`. Then ten clients that compute nothing and send back what they received, MNIST's network: what a round takes is
+what carries it, the clients' files and the server's own work included.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import Measurement, Options
+from benchmarks.watch import watch
+from fedbayes.launch.engines import EMBEDDED, FLOWER
+from server_app.events import parse
+
+TITLE = "The two engines: start, end, and rounds of ten clients that compute nothing"
+CLIENTS, ROUNDS = 10, 20
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of one command: until the first row of rounds.csv is measured, of the rounds after it, and to its end."""
+
+    first: float
+    rounds: float
+    last: float
+
+    @property
+    def whole(self) -> float:
+        return self.first + self.rounds + self.last
+
+
+def run(options: Options) -> list[Measurement]:
+    commands: dict[str, list[Timed]] = {EMBEDDED: [], FLOWER: []}
+    for _ in range(5 if options.full else 2):  # in turn
+        for engine, timed in commands.items():
+            timed.append(command(engine))
+    rows = []
+    for part, title in (
+        ("first", "to the first row"), ("rounds", f"{ROUNDS} rounds"), ("last", "after them"), ("whole", "in all")
+    ):  # fmt: skip
+        values = {engine: min(getattr(one, part) for one in timed) for engine, timed in commands.items()}
+        for engine, value in values.items():
+            rows.append(Measurement(f"{engine}: {title}", value, "s", {"÷ flower": value / values[FLOWER]}))
+    rounds = {
+        engine: statistics.median(
+            watch(
+                options, CLIENTS, 60 if options.full else 20, engine, method="benchmarks.trivial"
+            ).round_times()
+        )
+        for engine in commands
+    }
+    for engine, seconds in rounds.items():
+        name = f"{engine}: a round of {CLIENTS} clients that compute nothing"
+        rows.append(Measurement(name, 1e3 * seconds, "ms", {"÷ flower": seconds / rounds[FLOWER]}))
+    return rows
+
+
+def command(engine: str) -> Timed:
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["dataset=digits", f"rounds={ROUNDS}", "run-name=bench", f"out-dir={folder}"]
+        began = time.time()
+        done = subprocess.run(
+            [sys.executable, "-m", "fedbayes.cli", "run", *words, f"--clients={CLIENTS}", f"--engine={engine}"],
+            env=dict(os.environ), capture_output=True, text=True,
+        )  # fmt: skip
+        ended = time.time()
+        if done.returncode:
+            raise RuntimeError(done.stdout + done.stderr)
+        lines = (Path(folder) / "bench" / "log.txt").read_text("utf-8").splitlines()
+    events = [event for line in lines if (event := parse(line))]
+    first = next(event["time"] for event in events if event["event"] == "evaluated")
+    last = max(event["time"] for event in events if event["event"] == "round")
+    return Timed(first - began, last - first, ended - last)

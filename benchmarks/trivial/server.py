@@ -1,0 +1,5 @@
+"""FedAvg's own."""
+
+from strategies.fedavg import FedAvg
+
+METHOD = FedAvg
