@@ -119,4 +119,6 @@ def write_between(page: Path, text: str) -> None:
 
 def plain(value: Any) -> str:
     """A default as a command line has it."""
+    if value == "":
+        return "(empty)"
     return str(value).lower() if isinstance(value, bool) else str(value)

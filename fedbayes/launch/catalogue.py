@@ -15,13 +15,13 @@ from strategies import ServerMethod
 from strategies.rounds.state import Traits
 
 GREEK = {"theta": "θ", "mu": "μ", "rho": "ρ", "lambda": "λ"}
-# A trait that a method has where others have not (or the reverse), in words; what it has of models is told apart.
+# A trait that a method has where others have not (or the reverse), in words; what is told elsewhere has none.
 TRAITS = {
     "every_site": "needs every site in every round",
     "single_uploads": "the server sees each upload, and keeps a round's",
     "uploads": "clients send nothing",
     "clusters": "has clusters of clients",
-    "shared_part": "a part of the network is shared",
+    "shared_part": "",
     "numbers": "only for classes, not for regressions",
     "personal_model": "",
     "global_model": "",
@@ -92,6 +92,7 @@ def _sent(method: ServerMethod) -> tuple[str, str]:
     """Numbers for each weight, down and up. A client that chooses its cluster itself gets all K models."""
     rows = ", ".join(GREEK.get(row, row) for row in method.family.rows)
     one = f"({rows})" if len(method.family.rows) > 1 else rows
+    one += " of the shared part" if method.traits.shared_part else ""
     chooses = method.traits.clusters and not method.traits.single_uploads
     return f"K × {one}" if chooses else one, one if method.traits.uploads else "nothing"
 

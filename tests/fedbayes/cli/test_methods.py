@@ -62,6 +62,7 @@ def test_what_is_derived() -> None:
         "the server sees each upload, and keeps a round's",
         "has clusters of clients",
     )
+    assert (entry("fedper").receives, entry("fedper").sends) == ("θ of the shared part",) * 2
     assert "1 exchange with all sites before round 1" in found["cfedbayes"].traits
     assert entry("fedavg").traits == ()
 
