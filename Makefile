@@ -6,7 +6,7 @@ READY_BENCH := $(VENV)/.ready-bench
 
 .PHONY: run test test-federation docker-test lint bench bench-full clean
 
-## pFedBayes on scikit-learn's scanned digits with ten clients: a result in a minute or two
+## pFedBayes on scikit-learn's scanned digits with ten clients: a result in half a minute
 run: $(READY)
 	$(VENV)/bin/fedbayes run dataset=digits size=medium rounds=60 personal-steps=5 zeta=0.5
 

@@ -2,12 +2,14 @@
 
     python experiments/split_gap.py --seeds 1-3
 
-FedCFL on the digits without ever splitting. For each case, over the seeds: the first round from `fedcfl.split-from` on
-in which the ratio is low enough for a split, the gap there (the smallest of the seeds), the largest gap in any such
-round, and in how many of the seeds the cut in that first round keeps every kind of client together.
+FedCFL on the digits without ever splitting, with Adam at 0.001 and with SGD at 0.01 and at 0.1. For each case, over
+these and the seeds: the first round from `fedcfl.split-from` on in which the ratio is low enough for a split; the least and the
+largest gap in the rounds in which a split is then possible, and the largest in any later one; and how often the first
+of these cuts keeps every kind of client together.
 """
 
 import argparse
+import itertools
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from client_app.data import load
 from client_app.methods.fedcfl import FedCFL as Client
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
-from strategies.fedcfl import Cut, FedCFL, best_cut
+from strategies.fedcfl import WINDOW, Cut, FedCFL, best_cut
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one kind": {"layout": "iid"},
@@ -26,12 +28,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "two kinds": {"layout": "rotated", "groups": 2},
     "four kinds": {"layout": "rotated", "groups": 4},
 }
-CLIENTS = {4: "medium", 5: "medium", 10: "medium", 20: "5+2"}
-STEPS: dict[str, dict[str, Any]] = {
-    "adam 0.001": {"optimizer": "adam", "lr-global": 0.001},
-    "sgd 0.01": {"optimizer": "sgd", "lr-global": 0.01},
-    "sgd 0.1": {"optimizer": "sgd", "lr-global": 0.1},
-}
+CLIENTS = {5: "medium", 10: "medium", 20: "5+2"}  # and how much each of them has
+STEPS: tuple[dict[str, Any], ...] = (
+    {"optimizer": "adam", "lr-global": 0.001},
+    {"optimizer": "sgd", "lr-global": 0.01},
+    {"optimizer": "sgd", "lr-global": 0.1},
+)
 
 
 def cuts(settings: Settings, clients: int) -> tuple[list[Cut], list[int]]:
@@ -51,25 +53,32 @@ def cuts(settings: Settings, clients: int) -> tuple[list[Cut], list[int]]:
     return found, [one.group or 0 for one in data]
 
 
-def describe(words: dict[str, Any], clients: int, seeds: list[int], rounds: int) -> str:
-    """The cells of a row."""
-    options, first, there, gaps, whole = FedCFL().options, [], [], [], 0
-    for seed in seeds:
-        settings = Settings.parse(defaults() | words | {"method": "fedcfl", "seed": seed, "rounds": rounds})
-        found, kinds = cuts(settings, clients)
+def describe(layout: dict[str, Any], clients: int, seeds: list[int], rounds: int) -> str:
+    """The cells of a row, over all seeds and ways of stepping."""
+    options, whole, cases = FedCFL().options, 0, 0
+    first: list[int] = []
+    judged: list[float] = []
+    later: list[float] = []
+    for seed, steps in itertools.product(seeds, STEPS):
+        words = (
+            layout | steps | {"method": "fedcfl", "seed": seed, "rounds": rounds, "size": CLIENTS[clients]}
+        )
+        found, kinds = cuts(Settings.parse(defaults() | words), clients)
         low = [
             (number, cut)
             for number, cut in enumerate(found, 1)
             if number >= options.split_from and cut.ratio < options.split_ratio
         ]
-        first.append(str(low[0][0]) if low else "–")
-        gaps += [cut.gap for _, cut in low]
-        if low:
-            there.append(low[0][1].gap)
-            whole += len(set(zip(kinds, low[0][1].labels, strict=True))) == len(set(kinds))
-    if not gaps:
-        return f"{', '.join(first)} | – | – | –"
-    return f"{', '.join(first)} | {min(there):.2f} | {max(gaps):.2f} | {whole} of {len(seeds)}"
+        cases += 1
+        first += [number for number, _ in low[:1]]
+        judged += [cut.gap for _, cut in low[:WINDOW]]
+        later += [cut.gap for _, cut in low[WINDOW:]]
+        whole += bool(low) and len(set(zip(kinds, low[0][1].labels, strict=True))) == len(set(kinds))
+    if not judged:
+        return "– | – | – | –"
+    together = f"{whole} of {cases}" if len(set(kinds)) > 1 else "–"
+    gaps = f"{min(judged):.2f} … {max(judged):.2f}"
+    return f"{min(first)} … {max(first)} | {gaps} | {max(later, default=0.0):.2f} | {together}"
 
 
 def main() -> None:
@@ -82,14 +91,11 @@ def main() -> None:
     begin, _, end = arguments.seeds.partition("-")
     seeds = list(range(int(begin), int(end or begin) + 1))
     torch.set_num_threads(1)
-    print(
-        "| clients | | steps | low from round | gap there | largest gap | kinds whole |\n|---|---|---|---|---|---|---|"
-    )
-    for title, layout in LAYOUTS.items():
-        for clients, size in CLIENTS.items():
-            for steps, words in STEPS.items():
-                cells = describe(layout | words | {"size": size}, clients, seeds, arguments.rounds)
-                print(f"| {title} | {clients} | {steps} | {cells} |", flush=True)
+    titles = ("", "clients", "ratio low from round", "gap then", "largest later", "kinds whole")
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    for (title, layout), clients in itertools.product(LAYOUTS.items(), CLIENTS):
+        cells = describe(layout, clients, seeds, arguments.rounds)
+        print(f"| {title} | {clients} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

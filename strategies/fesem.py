@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from bayes_core.server.kinds import in_order
-from fedbayes.protocol.settings import Options, Settings, SettingsError
+from fedbayes.protocol.settings import Natural, Options, Settings, SettingsError
 from fedbayes.protocol.streams import seed_of
-from strategies.rounds.clusters import USUAL, Groups, OwnCluster, Several, in_words
+from strategies.rounds.clusters import USUAL, Groups, OwnCluster, in_words, require_several
 from strategies.rounds.method import StepOptions
 from strategies.rounds.state import Came, State
 
 
 class CentreOptions(StepOptions):
-    clusters: Several
+    clusters: Natural
 
 
 class FeSEM(OwnCluster):
@@ -40,7 +40,9 @@ class FeSEM(OwnCluster):
     @classmethod
     def check(cls, settings: Settings) -> None:
         super().check(settings)
-        k = cls.reads.parse(settings.as_config()).clusters or USUAL  # type: ignore[attr-defined]
+        asked = CentreOptions.parse(settings.as_config()).clusters
+        require_several(settings, asked)
+        k = asked or USUAL
         if 0 < settings.clients_per_round < k:
             raise SettingsError(
                 f"method={settings.method} finds its {k} clusters among the uploads of round 1; clients-per-round "

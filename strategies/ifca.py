@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from bayes_core import Point
 from fedbayes.protocol.columns import Column
 from fedbayes.protocol.messages import STATISTICS
-from fedbayes.protocol.settings import Count, Natural, Options, takes
-from strategies.rounds.clusters import USUAL, Clusters, Several, chosen_cluster, in_words
+from fedbayes.protocol.settings import Count, Natural, Options, Settings, takes
+from strategies.rounds.clusters import USUAL, Clusters, chosen_cluster, in_words, require_several
 from strategies.rounds.method import ServerMethod, StepOptions
 from strategies.rounds.replies import BadReply
 from strategies.rounds.state import Came, Fresh, Part, State, Traits
@@ -28,7 +28,7 @@ FIT = "fit"  # in a report: the mean loss of all training data under the model t
 
 
 class StartOptions(StepOptions):
-    clusters: Several
+    clusters: Natural
     rounds: Count
     restarts: Natural = takes("a whole number of at least 0", alias="ifca.restarts", ge=0, le=100)
 
@@ -44,6 +44,11 @@ class IFCA(ServerMethod):
     columns = (Column("restarts", "restarts from other seeds"),)
     reads: ClassVar[type[Options]] = StartOptions
     options: StartOptions
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        super().check(settings)
+        require_several(settings, StartOptions.parse(settings.as_config()).clusters)
 
     def init(self, fresh: Fresh) -> State:
         k = self.options.clusters or USUAL

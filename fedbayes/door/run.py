@@ -4,7 +4,6 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,13 @@ from fedbayes.cli.progress import RunProgress
 from fedbayes.door.given import dataset_setting, model_setting
 from fedbayes.door.result import Result
 from fedbayes.errors import CommandError
-from fedbayes.launch.engines import EMBEDDED, check_engine, engine_for
-from fedbayes.launch.plan import find_run, run_config
-from fedbayes.launch.ready import ready
+from fedbayes.launch.engines import EMBEDDED, Engine, check_engine
+from fedbayes.launch.plan import Plan, find_run, run_config
 from fedbayes.launch.run_folder import saved_rounds
-from fedbayes.launch.simulate import FINISHED, STOPPED, Display, conduct
+from fedbayes.launch.simulate import FINISHED, STOPPED, Display, train
 from fedbayes.protocol.objects import is_object
 from fedbayes.protocol.settings import SettingsError, kebab
 from server_app.stored import RunError
-
-
-class Silent:
-    """Nobody watches."""
-
-    def say(self, text: str) -> None: ...
-
-    def show(self, event: dict[str, Any]) -> None: ...
-
-    def __enter__(self) -> "Silent":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def run(
@@ -76,13 +61,8 @@ def run(
             words["model"] = model_setting(model)
         if resume is not None:
             _require_the_same_data(resume, words)
-        plan = replace(ready(words, clients, resume), tensorboard=tensorboard)
-        carrier = engine_for(plan, engine, address)
-        display: Display = Silent()
-        if progress:
-            console = Console(stderr=True)
-            display = RunProgress(console, plan.settings.run_name, plan.event_files, carrier.starting)
-        ended = conduct(plan, carrier, display)
+        watched_by = bar if progress else event_files
+        plan, ended = train(words, clients, resume, engine, address, tensorboard, watched_by)
         again = f'fedbayes.run(resume="{plan.folder}")'
         kept = f" {saved_rounds(plan.folder)} of {plan.settings.rounds} rounds are saved; go on with {again}."
         if ended.status == STOPPED:
@@ -90,6 +70,17 @@ def run(
         if ended.status != FINISHED:
             raise CommandError("\n".join([ended.error + (kept if ended.kept else ""), *ended.details]))
     return Result(plan.folder, model)
+
+
+def bar(plan: Plan, engine: Engine) -> Display:
+    """On standard error, or in the notebook."""
+    return RunProgress(Console(stderr=True), plan.settings.run_name, plan.event_files, engine.starting)
+
+
+def event_files(plan: Plan, engine: Engine) -> Display:
+    """TensorBoard's files at most."""
+    console = Console(quiet=True, force_terminal=False, force_jupyter=False)
+    return RunProgress(console, plan.settings.run_name, plan.event_files)
 
 
 def as_words(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

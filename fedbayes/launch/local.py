@@ -17,6 +17,7 @@ from fedbayes.launch.flower import ANSI, environment, free_port, program
 from fedbayes.launch.plan import Plan, further_defaults
 from fedbayes.launch.processes import MARKER, MARKER_BYTES, end_all, members, start_reaper, temporary_folder
 from fedbayes.launch.resources import client_resources
+from fedbayes.launch.run_folder import WORKSHOP
 
 START_SECONDS = 90.0  # a SuperLink answers after 2 s here; a cold disk takes longer
 
@@ -30,7 +31,7 @@ class Federation:
         self.plan = plan
         self.marker = secrets.token_hex(MARKER_BYTES)
         self.temporary = temporary_folder(self.marker)
-        self.workshop = plan.folder / ".flower"
+        self.workshop = plan.folder / WORKSHOP
         self._resources, self._variables = client_resources(plan.settings, plan.clients)
         self._children: list[subprocess.Popen[str]] = []
         self._reaper: subprocess.Popen[bytes] | None = None
@@ -40,7 +41,6 @@ class Federation:
         """The SuperLink, which is ready to take a run some seconds later."""
         self.temporary.mkdir(mode=0o700)
         self._reaper = start_reaper(self.marker)
-        shutil.rmtree(self.workshop, ignore_errors=True)  # of an earlier attempt that was killed
         assemble(self.workshop / "app", further_defaults(self.plan.settings))
         self._log = (self.plan.folder / "log.txt").open("a", encoding="utf-8", errors="replace")
         self._log.write(f"\n=== {time.strftime('%Y-%m-%d %H:%M:%S')} {self.plan.settings.run_name}\n")

@@ -8,6 +8,7 @@ own on .writer.lock: two writers are impossible even when two commands are not.)
 import json
 import os
 import re
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedbayes.launch.processes import MARKER_BYTES, end_all, is_alive
 from fedbayes.protocol.files import is_locked, locked, replace_file
 
 LOCK = "lock.json"
+WORKSHOP = ".flower"  # what only Flower's own simulation needs, while it runs
 LOCK_WAIT = 30.0  # seconds for another command to judge and replace a lock
 # A lock may come from anyone: nothing else is used.
 MARKER_FORM = re.compile(rf"[0-9a-f]{{{2 * MARKER_BYTES}}}")
@@ -71,6 +73,7 @@ def _clear_stale_lock(folder: Path) -> str | None:
     marker = str(lock.get("marker"))
     ended = end_all(marker) if MARKER_FORM.fullmatch(marker) else 0
     (folder / LOCK).unlink(missing_ok=True)
+    shutil.rmtree(folder / WORKSHOP, ignore_errors=True)  # of one that was killed
     if ended:
         return f"Ended {ended} process{'es' if ended > 1 else ''} that an earlier attempt had left running."
     return None

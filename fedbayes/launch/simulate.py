@@ -5,8 +5,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from fedbayes.cli.tables import run_table
 from fedbayes.errors import CommandError
 from fedbayes.launch.engines import EMBEDDED, Engine, engine_for
 from fedbayes.launch.plan import Plan
+from fedbayes.launch.ready import ready
 from fedbayes.launch.run_folder import owns_lock, release_lock, saved_rounds, set_state, take_lock
 from server_app.rows import duration, number
 
@@ -87,6 +88,19 @@ class Display(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Unseen:
+    """Nobody watches."""
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, event: dict[str, Any]) -> None: ...
+
+    def __enter__(self) -> "Unseen":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a run ended, and what is to be said of it."""
@@ -106,6 +120,24 @@ def simulate(plan: Plan, console: Console, engine: str = EMBEDDED, address: str 
     ended = conduct(plan, carrier, display)
     _tell(plan, console, ended)
     return ended.status
+
+
+def train(
+    words: Mapping[str, Any],
+    clients: int | None = None,
+    resume: str | None = None,
+    engine: str = EMBEDDED,
+    address: str | None = None,
+    tensorboard: bool = False,
+    watched_by: Callable[[Plan, Engine], Display] = lambda _plan, _engine: Unseen(),
+) -> tuple[Plan, Ended]:
+    """A whole run from its settings, without a word to the user; returns when it has ended.
+
+    CommandError, SettingsError or RunError where it cannot even start; how it ended is in what is returned.
+    """
+    plan = replace(ready(words, clients, resume), tensorboard=tensorboard)
+    carrier = engine_for(plan, engine, address)
+    return plan, conduct(plan, carrier, watched_by(plan, carrier))
 
 
 def conduct(plan: Plan, engine: Engine, display: Display) -> Ended:

@@ -7,15 +7,14 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator
 from torch import Tensor
 
 from bayes_core import Point
 from bayes_core.server.aggregate import Mean
 from fedbayes.protocol.messages import CLUSTER
-from fedbayes.protocol.settings import takes
+from fedbayes.protocol.settings import Settings, SettingsError
 from strategies.rounds.method import ServerMethod
 from strategies.rounds.replies import BadReply
 from strategies.rounds.roster import Site
@@ -24,13 +23,12 @@ from strategies.rounds.state import Came, Fresh, Part, State, Traits, Upload
 USUAL = 2  # clusters where a method needs a number and none is given
 
 
-def _several(value: int) -> int:
-    if value == 1 or value < 0:
-        raise ValueError("clusters")
-    return value
-
-
-Several = Annotated[int, takes(f"a whole number of at least 2, or 0 for {USUAL}"), AfterValidator(_several)]
+def require_several(settings: Settings, clusters: int) -> None:
+    """SettingsError where one cluster is asked for, which these methods do not have."""
+    if clusters == 1:
+        raise SettingsError(
+            f"method={settings.method} takes clusters = a whole number of at least 2, or 0 for {USUAL}, not 1."
+        )
 
 
 def in_words(asked: int, found: int) -> str:

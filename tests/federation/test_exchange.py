@@ -99,10 +99,9 @@ def test_the_time_is_bounded_and_who_is_late_is_named(clock: Clock) -> None:
 
 
 def test_a_simulated_client_is_never_late(clock: Clock) -> None:
-    day = 24 * 3600.0
-    grid = SlowGrid(clock, [1.0, day], simulated=True)
+    grid = SlowGrid(clock, [1.0, 7200.0], simulated=True)
     replies = exchange(grid, messages_to(grid), patience(grid, 60))
-    assert list(replies.content) == ["0", "1"] and day <= clock.slept < day * 1.1
+    assert list(replies.content) == ["0", "1"] and clock.slept > 3600, "it was waited for"
     assert patience(SlowGrid(clock, [1.0]), 60) == 60
 
 

@@ -9,7 +9,8 @@ import torch
 from by_hand import OneRound
 from two_kinds import CLIENTS, D, TwoKinds
 
-from fedbayes.protocol.settings import SettingsError
+from fedbayes.protocol.settings import Settings, SettingsError, defaults
+from strategies.fesem import FeSEM
 from strategies.ifca import IFCA
 from strategies.rounds.replies import BadReply
 from strategies.rounds.state import State
@@ -169,7 +170,8 @@ def test_an_empty_cluster_stays_and_is_told(one_round: OneRound) -> None:
 
 
 def test_one_cluster_is_refused() -> None:
-    with pytest.raises(
-        SettingsError, match='"clusters" takes a whole number of at least 2, or 0 for 2, not "1"'
-    ):
-        IFCA(clusters=1)
+    for method in (IFCA, FeSEM):
+        with pytest.raises(
+            SettingsError, match="takes clusters = a whole number of at least 2, or 0 for 2, not 1"
+        ):
+            method.check(Settings.parse(defaults() | {"method": method.title.lower(), "clusters": 1}))

@@ -73,6 +73,8 @@ class Embedded:
     def end(self) -> None:
         """End every process of the run; nothing, if it was never started."""
         if not self._server:
+            if self._log is not None:
+                self._log.close()
             return
         over = self._alive in wait([self._alive], 0)
         if not (over and self._silent(1.0)):

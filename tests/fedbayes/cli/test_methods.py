@@ -73,8 +73,7 @@ def test_a_method_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_mistakes_are_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    sentence = said(capsys, "nope", status=2)
-    assert sentence == f'fedbayes: There is no method "nope"; there are {", ".join(methods())}.\n'
+    assert said(capsys, "nope", status=2).startswith('fedbayes: There is no method "nope"; there are apfl, ')
     both = "fedbayes: `fedbayes methods` takes a NAME, or --markdown, and --to FILE only with that.\n"
     assert said(capsys, "fedavg", "--markdown", status=2) == said(capsys, "--to", "x", status=2) == both
     assert "cannot be used: No such file" in said(capsys, "--markdown", "--to", str(tmp_path / "x"), status=2)
