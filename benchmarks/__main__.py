@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import PREFIX, Measurement, Options, perform
+from benchmarks.measure import PREFIX, LeftOut, Measurement, Options, perform
 from fedbayes.protocol.files import replace_file
 
 HERE = Path(__file__).parent
@@ -81,12 +81,16 @@ def main() -> int:
     report = {"machine": machine(), "full": options.full, "results": results}
     arguments.out_dir.mkdir(parents=True, exist_ok=True)
     file = arguments.out_dir / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    failed = []
+    failed: list[str] = []
+    left_out: dict[str, list[str]] = {}  # by what they lack
     for name in wanted:
         console.print(f"[dim]{name} …[/]")
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             try:
                 title, rows, duration = process.submit(perform, name, options).result()
+            except LeftOut as missing:
+                left_out.setdefault(str(missing), []).append(name)
+                continue
             except Exception:  # its own failure, whatever it is, must not lose the other benchmarks
                 traceback.print_exc()
                 failed.append(name)
@@ -97,6 +101,8 @@ def main() -> int:
 
     if results:
         console.print(f"Written to {file}.")
+    for lacks, those in left_out.items():
+        console.print(f"Left out: {', '.join(those)}, for want of {lacks}.", soft_wrap=True)
     if failed:
         console.print(f"Failed: {', '.join(failed)}.")
     return 1 if failed else 0

@@ -26,6 +26,7 @@ from server_app.rows import last, number
 from server_app.stored import read_rows
 
 TITLE = "Bytes of one client's round, DNN 784-100-10"
+TAKES_MNIST = True
 METHODS = ("fedavg", "fedprox", "local", "pfedbayes", "sfedbayes", "cfedbayes")
 CLUSTERS = 2  # of cFedBayes: a client receives every prior and chooses
 SHARES = (0.5, 0.2, 0.1)  # of sFedBayes' weights that are not switched off

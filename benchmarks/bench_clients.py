@@ -12,6 +12,7 @@ from benchmarks.watch import SERVER, WORKER, watch
 from fedbayes.launch.engines import EMBEDDED, FLOWER
 
 TITLE = "Many clients: layout=iid size=5+2, S clients a round"
+TAKES_MNIST = True
 
 
 def run(options: Options) -> list[Measurement]:

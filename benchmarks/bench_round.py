@@ -31,6 +31,7 @@ from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 
 TITLE = "A round of simulation: 10 clients, MNIST medium, R = 20"
+TAKES_MNIST = True
 CLIENTS = 10
 
 

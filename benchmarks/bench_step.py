@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -69,7 +70,7 @@ def compare(case: Case, family: Family, repeats: int) -> list[Measurement]:
         "ours, fused": ours(network, family, x, y, replace(recipe, compile=True)),
         "(a) textbook": textbook.client_round(network, gated, x, y, recipe),
     }
-    if not gated:
+    if not gated and find_spec("bayesian_torch"):  # an extra of its own, which takes a network to install
         rounds["(b) bayesian-torch, q alone"] = others.bayesian_torch_round(network, x, y, recipe)
     parts = limit.kernels(network, x[: recipe.batch_size], gated)
     times = interleaved(rounds | parts, repeats, clock=time.process_time)

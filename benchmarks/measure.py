@@ -18,6 +18,10 @@ class Options:
     data_dir: Path = Path("data")
 
 
+class LeftOut(Exception):
+    """What a benchmark takes that is not here, in words."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One row of a table: a value, and what it is relative to the things beside it."""
@@ -74,5 +78,19 @@ def perform(name: str, options: Options) -> tuple[str, list[Measurement], float]
     """One benchmark: its title, its rows, and the seconds it took. Called in a process of its own."""
     start = time.perf_counter()
     module = import_module(f"benchmarks.{PREFIX}{name}")
+    if getattr(module, "TAKES_MNIST", False):
+        require_mnist(options.data_dir)
     rows = module.run(options)
     return module.TITLE, rows, time.perf_counter() - start
+
+
+def require_mnist(folder: Path) -> None:
+    from client_app.data import DataError
+    from client_app.data.sources import read_pool
+
+    try:
+        read_pool(("mnist",), str(folder))
+    except DataError:
+        raise LeftOut(
+            f"MNIST, which is neither in {folder} nor to be had from here (--data-dir DIR)"
+        ) from None

@@ -1,5 +1,7 @@
 """Every benchmark can be found, imported and shown. Times are asserted nowhere: machines differ."""
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
@@ -9,10 +11,12 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from benchmarks import bench_bytes
+from benchmarks import __main__ as frame
+from benchmarks import bench_bytes, bench_server
 from benchmarks.__main__ import machine, names, table
 from benchmarks.measure import PREFIX, Measurement, Options
 from benchmarks.watch import Look, Watched
+from client_app.data import DataError, sources
 from fedbayes.protocol.settings import Settings, defaults
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,3 +72,37 @@ def test_what_a_watched_run_tells() -> None:
     assert run.processor("server") == pytest.approx(0.5 * 6 / 3), "half of 6 s in three rounds"
     assert run.peak("server") == 129.0
     assert run.memory_at("server", 4, 5) == 114.0
+
+
+def test_without_data_the_others_run_and_a_sentence_says_what_was_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Now:
+        """A process pool that is this process."""
+
+        def __init__(self, *_: object) -> None: ...
+
+        def __enter__(self) -> "Now":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def submit(self, call: Callable[..., object], *arguments: object) -> Future[object]:
+            done: Future[object] = Future()
+            try:
+                done.set_result(call(*arguments))
+            except Exception as error:
+                done.set_exception(error)
+            return done
+
+    def nothing(*_: object) -> None:
+        raise DataError("no data and no network")
+
+    monkeypatch.setattr(frame, "ProcessPoolExecutor", Now)
+    monkeypatch.setattr(sources, "read_pool", nothing)
+    monkeypatch.setattr(bench_server, "run", lambda options: [Measurement("a", 1.0, "ms")])
+    words = ["--only", "server,round,bytes", "--out-dir", str(tmp_path), "--data-dir", "nowhere"]
+    monkeypatch.setattr("sys.argv", ["benchmarks", *words])
+    assert frame.main() == 0
+    said = capsys.readouterr().out
+    assert "The server" in said and "Left out: round, bytes, for want of MNIST" in said
