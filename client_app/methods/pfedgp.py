@@ -2,7 +2,7 @@
 
 A round's tree is made with the received embedding. In each step half of a node's examples predict the other half, and
 the embedding learns from it. A round has `pfedgp.inner-steps` steps, few as in the authors' code (one, and three on
-CIFAR-10): with `local-steps` of them (0) an embedding learns its own few examples by heart. At most `pfedgp.gp-points`
+CIFAR-10): with `local-steps` of them (0) the embedding of the digits gets worse again. At most `pfedgp.gp-points`
 examples are in a step, of every class its share, since its cost grows with their cube. The kernel is fixed, the
 network's last layer is not used, and nothing but buffers is kept. The personal model is the tree of this client's
 training data in the received embedding.
