@@ -9,6 +9,9 @@ data, `perfedavg.adapt-steps` times. δ is 1e-3/‖v‖: a fixed one loses the d
 
 `local-steps` counts steps on w. One costs two gradients, Hessian-free four, so a round of R steps sees 2Rb or 4Rb
 examples. The paper's experiments name one learning rate; here α and β are two settings.
+
+First-order steps go the wrong way where the loss curves by more than 1/α, since w̃ then lies beyond the minimum; those
+without a Hessian do not. A regression's learned noise gets there as it shrinks.
 """
 
 from typing import ClassVar

@@ -30,6 +30,20 @@ def test_every_step_starts_from_the_updated_weights() -> None:
     assert float(client.train({}, {"w": one(3.0)}, 1).uploads["w"]) == pytest.approx(1.08)
 
 
+def test_first_order_steps_go_the_wrong_way_where_alpha_is_too_large() -> None:
+    """αa = 1.5: w − c is multiplied by 1 − βa(1 − αa) = 1.5, Hessian-free by 1 − βa(1 − αa)² = 0.75."""
+    words = STEP | {"perfedavg__lr_adapt": 0.75}
+    ends = [
+        float(
+            quadratic("perfedavg", perfedavg__hessian_free=free, **words)
+            .train({}, {"w": one(3.0)}, 1)
+            .uploads["w"]
+        )
+        for free in (False, True)
+    ]
+    assert ends == pytest.approx([1 + 2 * 1.5, 1 + 2 * 0.75], abs=1e-3)
+
+
 @pytest.mark.parametrize(("steps", "expected"), [(1, 2.6), (2, 2.28)])
 def test_the_personal_model_is_a_step_on_the_training_data_away(steps: int, expected: float) -> None:
     client = quadratic("perfedavg", perfedavg__adapt_steps=steps, **STEP)
