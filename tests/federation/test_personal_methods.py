@@ -103,7 +103,8 @@ def test_sixteen_bits_and_any_order_of_answers(federate: Federate, method: str) 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_site_that_took_no_part(federate: Federate, method: str) -> None:
-    run = federate(method=method, layout="iid", **SHORT | {"size": "20+6", "rounds": 8, "local_steps": 10})
+    words = {"size": "20+6", "rounds": 8, "local_steps": 10, "perfedavg.lr": 0.1}
+    run = federate(method=method, layout="iid", **SHORT | words)
     finished = Finished.open(run.folder, {"rounds": 5})
     data = load(Settings.parse(defaults() | SMALL | {"size": "20+40", "layout": "iid"}), 1, 4)
     x, x_test = (((part + 1) * 8).to(torch.uint8) for part in (data.x_train, data.x_test))
