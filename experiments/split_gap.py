@@ -3,9 +3,9 @@
     python experiments/split_gap.py --seeds 1-3
 
 FedCFL on the digits without ever splitting, with Adam at 0.001 and with SGD at 0.01 and at 0.1. For each case, over
-these and the seeds: the first round from `fedcfl.split-from` on in which the ratio is low enough for a split; the least and the
-largest gap in the rounds in which a split is then possible, and the largest in any later one; and how often the first
-of these cuts keeps every kind of client together.
+these and the seeds: the first round from `fedcfl.split-from` on in which the ratio is low enough for a split; the least
+and the largest gap in the rounds in which a split is then possible, and the largest in any later one; and how often the
+first of these cuts keeps every kind of client together.
 """
 
 import argparse
