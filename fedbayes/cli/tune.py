@@ -82,7 +82,7 @@ def points_table(tuning: "Tuning", outcomes: "Sequence[Outcome]") -> Table:
     several = len(tuning.methods) > 1
     for title in (*(["method"] if several else []), *tuning.keys):
         table.add_column(title)
-    for title in ("model", "validation NLL", "accuracy"):
+    for title in ("model", "validation NLL", "validation accuracy"):
         table.add_column(title, justify="right" if title != "model" else "left")
     table.add_column("")
     winners = [best(outcomes, method) for method in tuning.methods]
