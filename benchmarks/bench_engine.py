@@ -20,6 +20,7 @@ from fedbayes.launch.engines import EMBEDDED, FLOWER
 from server_app.events import parse
 
 TITLE = "The two engines: start, end, and rounds of ten clients that compute nothing"
+TAKES_MNIST = True
 CLIENTS, ROUNDS = 10, 20
 
 
