@@ -142,13 +142,9 @@ class Moments:
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
         held = self.held[len(self.waiting)]
-
-        def hold(begin: int, end: int) -> None:
-            for block in blocks(end, begin):
-                held[:, block] = upload[:, block]
-                held[1, block] = softplus(held[1, block])
-
-        in_threads(held.shape[1], hold)
+        held.copy_(upload)
+        for block in blocks(held.shape[1]):  # by blocks: the same bits with any number of threads
+            held[1, block] = softplus(held[1, block])
         self.weights.append(weight)
         self.waiting.append(weight)
         if len(self.waiting) == HELD:
