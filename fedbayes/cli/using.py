@@ -12,6 +12,7 @@ from rich.console import Console
 from fedbayes.errors import CommandError
 from fedbayes.launch.plan import absolute, find_run, parse_words
 from fedbayes.protocol.settings import NAME, defaults
+from fedbayes.protocol.user_code import look_here
 
 Model = Annotated[
     str,
@@ -41,6 +42,7 @@ def adapt(
     from fedbayes.model.adapt import ROUNDS, adapt_files
     from fedbayes.model.finished import Finished
 
+    look_here()
     values: dict[str, Any] = {"rounds": ROUNDS} | parse_words(words or ())
     finished = Finished.open(find_run(run, values), values)
     if not NAME.fullmatch(site):
@@ -66,6 +68,7 @@ def predict(
     from fedbayes.model.find import find_model
     from fedbayes.model.predict import predict_file
 
+    look_here()
     personal = find_model(model, out_dir(words or ()))
     table, said = predict_file(personal, data, abstain, samples, seed)
     if out is None:
@@ -90,6 +93,7 @@ def export(
     from fedbayes.model.export import export_files
     from fedbayes.model.find import find_model
 
+    look_here()
     personal = find_model(model, out_dir(words or ()))
     with writing(out):
         export_files(personal, out, test, threshold, Console())

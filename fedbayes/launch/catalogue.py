@@ -1,9 +1,7 @@
 """What there is to say of a method, from its two halves: for `fedbayes methods` and docs/methods.md."""
 
 import inspect
-import sys
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from fedbayes.errors import CommandError
@@ -11,6 +9,7 @@ from fedbayes.launch.app_bundle import methods
 from fedbayes.launch.methods import halves
 from fedbayes.protocol.columns import MODELS
 from fedbayes.protocol.settings import Settings, defaults
+from fedbayes.protocol.user_code import look_here
 from strategies import ServerMethod
 from strategies.rounds.state import Traits
 
@@ -65,8 +64,8 @@ def catalogue() -> list[Entry]:
 
 def entry(name: str) -> Entry:
     """CommandError where there is no such method."""
-    if "." in name and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where a run would look for it, too
+    if "." in name:
+        look_here()
     if "." not in name and name not in (known := methods()):
         raise CommandError(f'There is no method "{name}"; there are {", ".join(known)}.')
     server, client = halves(name)

@@ -5,7 +5,6 @@ Whatever is wrong is found here, before a process is started or a file is writte
 
 import re
 import shlex
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import methods
 from fedbayes.launch.run_folder import saved_rounds
 from fedbayes.protocol.settings import DATASET_NAME, FUNCTION, Settings, SettingsError, defaults
+from fedbayes.protocol.user_code import look_here
 
 DEFAULT_CLIENTS = 10
 PAPER_CLIENTS = {"cifar10": 20, "svhn": 20}
@@ -255,8 +255,8 @@ def checked(settings: Settings, new: bool = True, given: Collection[str] = ()) -
     """
     from fedbayes.launch import methods as halves
 
-    if settings.is_foreign and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where Flower's processes will look for it too
+    if settings.is_foreign:
+        look_here()
     return halves.checked(settings, given) if new else halves.read(settings)
 
 

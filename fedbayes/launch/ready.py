@@ -1,8 +1,6 @@
 """A run that may start: planned, and its data and model looked at, in this process."""
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fedbayes.errors import CommandError
@@ -30,10 +28,10 @@ def check_data(settings: Settings, clients: int) -> None:
     from client_app.data import DataError, check
     from client_app.site import forget
     from fedbayes.protocol.models import build
-    from fedbayes.protocol.user_code import UserCodeError
+    from fedbayes.protocol.user_code import UserCodeError, look_here
 
-    if settings.user_code and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where the run's processes will look for them too
+    if settings.user_code:
+        look_here()
     forget()
     try:
         one = check(settings, clients)

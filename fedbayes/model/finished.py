@@ -20,6 +20,7 @@ from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
+from fedbayes.protocol.user_code import UserCodeError
 from server_app.stored import load_checkpoint
 from strategies import ServerMethod, StrategyError
 from strategies import load as load_server
@@ -98,7 +99,10 @@ class Finished:
     def network(self, agreement: Agreement) -> nn.Module:
         """As the run's sites have it; ModelError where this machine's version of the model is another one."""
         settings, noise = self.settings, agreement.scaled_noise(self.settings.noise_level)
-        network = build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
+        try:
+            network = build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
+        except UserCodeError as error:
+            raise ModelError(f"The run {settings.run_name} cannot be used here: {error}") from None
         if fingerprint(network) != self.fingerprint:
             raise ModelError(
                 f"The model {settings.model} here has other parameters than the one of the run {settings.run_name}."

@@ -1,7 +1,9 @@
 """A user's own function, by its name `package.module:function`, or by that of an object that was given from Python."""
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from fedbayes.protocol import objects
@@ -9,6 +11,12 @@ from fedbayes.protocol import objects
 
 class UserCodeError(ValueError):
     """A function that cannot be found or used; its text is one sentence for the user."""
+
+
+def look_here() -> None:
+    """Have modules found in the folder where a command was started, as the run's processes find them."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
 
 
 def find(name: str) -> Callable[..., Any]:

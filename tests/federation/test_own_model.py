@@ -13,6 +13,7 @@ from harness import SMALL, Outcome
 from inprocess import InProcessGrid
 
 from client_app import site
+from fedbayes.cli.command import _status
 from server_app.stored import RunError
 from strategies import StrategyError
 
@@ -118,3 +119,25 @@ def test_a_real_simulation_finds_it_in_the_folder_where_the_command_is_started(
     monkeypatch.syspath_prepend(own)
     here = federate("here", clients=3, **(WORDS | {"dataset": str(own / "own.npz")}))
     assert Outcome(own / "runs" / "real").metrics == here.metrics
+
+
+def test_predict_export_and_adapt_find_it_there_too(
+    federate: Federate, own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(own)
+        run = federate(clients=3, dataset=str(own / "own.npz"), **(WORDS | {"rounds": 1, "local_steps": 3}))
+    place = f"out-dir={run.folder.parent}"
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    sys.modules.pop("my_net", None)
+    assert _status(["adapt", "run", str(own / "own.npz"), "--out", str(own / "mine"), place]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedbayes: The run run cannot be used here: my_net:net cannot be imported")
+    monkeypatch.chdir(own)
+    for words in (
+        ["predict", "run/0", "own.npz", "--out", "said.csv"],
+        ["export", "run/global", "--out", "exported"],
+        ["adapt", "run", "own.npz", "--out", "mine", "rounds=1"],
+    ):
+        sys.modules.pop("my_net", None)
+        assert _status([*words, place]) == 0, capsys.readouterr().err
