@@ -27,14 +27,19 @@ from client_app.site import Participant, is_real, participant, shares_labels, si
 from client_app.stages import Departure
 from client_app.store import Store, holds
 from fedbayes.protocol import messages as key
+from fedbayes.protocol.settings import SettingsError
 from fedbayes.protocol.streams import seed_of
+from fedbayes.protocol.user_code import problem
 
 app = ClientApp()
 Handler = Callable[[Message, Context], Message]
 
 
 def discreet(handler: Handler) -> Handler:
-    """At a real site, an error's own words stay in its log, and only those fit for others leave it."""
+    """At a real site, an error's own words stay in its log, and only those fit for others leave it.
+
+    A simulation's user hears them: on one line, whatever the engine that carries them makes of exceptions.
+    """
 
     @wraps(handler)
     def wrapped(message: Message, context: Context) -> Message:
@@ -42,7 +47,8 @@ def discreet(handler: Handler) -> Handler:
             return handler(message, context)
         except Exception as error:
             if not is_real(context.node_config):
-                raise
+                told = isinstance(error, SiteError | DataError | SettingsError)
+                raise SiteError(str(error) if told else problem(error)) from error
             traceback.print_exc()
             _log(context, f"{message.metadata.message_type} failed: {type(error).__name__}: {error}")
             raise SiteError(redact(error)) from None

@@ -91,6 +91,8 @@ def run(grid: Grid, settings: Settings) -> None:
             folder=str(folder.path), rows=closing_rows(folder.path / "rounds.csv"),
         )  # fmt: skip
     except BaseException as error:  # Flower ends a stopped run by SystemExit
+        if isinstance(error, StrategyError) and (failures := loop.exchange.replies.failures):
+            folder.config["failures"] = {"round": loop.at, "sites": failures}
         folder.set_state("failed" if isinstance(error, Exception) else "stopped", str(error))
         _report(folder)
         raise

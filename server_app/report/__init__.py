@@ -12,7 +12,7 @@ from server_app.report import certainty, clients, clusters, progress, weights
 from server_app.report.figure import Table, as_share, headline, shown
 from server_app.report.files import Run, read_run
 from server_app.report.page import page
-from server_app.report.words import failure_rows, method_words, rounds_done, summary
+from server_app.report.words import failed_replies, failure_rows, method_words, rounds_done, summary
 from server_app.rows import NONE, WINDOW, best, duration, last
 
 FILE = "report.html"
@@ -92,7 +92,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
             if value is not None
         ]
 
-    failed = int(progress.total(run, "clients_failed"))
+    failed = failed_replies(run)
     return [
         *of_models(metric.key, lambda value: shown(metric, value), f" {metric.title}"),
         *of_models("ece", as_share, " calibration error"),

@@ -147,7 +147,7 @@ def _ending(run: Run) -> Iterator[str]:
     done, wanted = rounds_done(run), run.settings.get("rounds", "?")
     state, message = str(run.config.get("state", "?")), str(run.config.get("message") or "")
     passed, sent = total(run, "seconds"), total(run, "bytes_up") + total(run, "bytes_down")
-    failed = int(total(run, "clients_failed"))
+    failed = failed_replies(run)
     replies = "no reply failed" if not failed else f"{failed} repl{'y' if failed == 1 else 'ies'} failed"
     yield (
         f"{done} of {wanted} rounds in {duration(passed)}, {size(sent)} of distributions exchanged, {replies}."
@@ -159,6 +159,19 @@ def _ending(run: Run) -> Iterator[str]:
         yield Markup('<b class="bad">The run {}</b>{}').format(STATES.get(state, state), reason)
 
 
+def failed_replies(run: Run) -> int:
+    """In all rounds, with those of the round that ended a failed run, which has no row."""
+    return int(total(run, "clients_failed")) + len(_final_failures(run))
+
+
+def _final_failures(run: Run) -> list[list[str]]:
+    said = run.config.get("failures")
+    sites = said.get("sites") if isinstance(said, dict) else None
+    if not isinstance(sites, dict) or not str(said.get("round")).isdecimal():
+        return []
+    return [[str(said["round"]), str(site), str(reason)] for site, reason in sorted(sites.items())]
+
+
 def failure_rows(run: Run) -> list[list[str]]:
     """Round, site and reason of every failed reply, and every site that an evaluation missed."""
     failed = [
@@ -166,6 +179,7 @@ def failure_rows(run: Run) -> list[list[str]]:
         for row in run.clients
         if (row.get("status") or "").startswith("failed")
     ]
+    failed += _final_failures(run)
     known = {(line[0], line[1]) for line in failed}
     sites = set(run.config.get("sites") or {})
     measured: dict[str, set[str]] = {row["round"]: set() for row in evaluated(run.rows)}

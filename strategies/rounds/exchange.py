@@ -8,6 +8,7 @@ says itself when a reply is there (`Nearby`) is neither asked in vain nor spared
 """
 
 import os
+import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ PAIRS = 6000  # of nodes and messages that a simulation looks through in about 0
 TOGETHER = 8  # replies that may be in memory at once
 FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
 REASON_LENGTH = 200
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Ray paints its tracebacks with
+RAISED = (1, 2)  # Flower's numbers for what a ClientApp raised, when it was loaded or called
 Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
 GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited
 NEVER = 10 * 365 * 24 * 3600.0  # seconds until a simulated client is late
@@ -64,10 +67,19 @@ class Exchange:
         self.bytes_up = 0
         self.bytes_down = 0
         self._sites: dict[str, str] = {}  # message id → site, of the messages under way
+        self._raised: dict[str, str] = {}  # what ClientApps raised, by site
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+    def common_error(self, known: int) -> str:
+        """What every site that was asked raised, all of them the same: another attempt would not help.
+
+        Empty where they differ, or where one of several `known` sites may have had bad luck.
+        """
+        alike = len(set(self._raised.values())) == 1 and len(self._raised) == len(self.messages)
+        return next(iter(self._raised.values())) if alike and len(self._raised) >= min(known, 2) else ""
 
     def conduct(self, grid: Grid) -> Iterator[Message]:
         """Send the messages and give each reply as it arrives, until all are there or the time is up."""
@@ -116,6 +128,8 @@ class Exchange:
                 continue
             if reply.has_error():
                 self.replies.failures[site] = reason_of(reply)
+                if reply.error.code in RAISED:
+                    self._raised[site] = self.replies.failures[site]
                 continue
             self.bytes_up += array_bytes(reply.content)
             self.replies.content[site] = reply.content
@@ -222,8 +236,10 @@ def compose(
 
 def reason_of(reply: Message) -> str:
     """The client's own words where Flower passes them on, without the wrapping and on one line."""
-    text = " ".join((reply.error.reason or f"error code {reply.error.code}").split())
-    text = text.split(":<'", 1)[-1].removesuffix("'>")
+    text = COLOURS.sub("", reply.error.reason or f"error code {reply.error.code}")
+    if "ray::" in text:  # a traceback, the words in its last line
+        text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1]
+    text = " ".join(text.split()).split(":<'", 1)[-1].removesuffix("'>")
     return text if len(text) <= REASON_LENGTH else text[:REASON_LENGTH] + "…"
 
 

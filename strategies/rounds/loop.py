@@ -82,6 +82,7 @@ class Loop:
         self.stages = stages_of(settings, method)
         self.state = State({})
         self.exchange = Exchange({}, 0.0)
+        self.at = 0  # the round that is being trained
 
     def run(self, grid: Grid, journal: Journal, state: State, memory: Mapping[str, Any]) -> None:
         """All rounds after the one that `memory`, a checkpoint's, speaks of; then the closing exchange."""
@@ -117,6 +118,7 @@ class Loop:
 
     def _train(self, grid: Grid, journal: Journal, number: int, due: bool) -> Row:
         """Exchange t, repeated while too few replies can be used; what is known of row t already."""
+        self.at = number
         for attempt in range(ATTEMPTS):
             if set(grid.get_node_ids()) != self.roster.known:  # somebody has come or gone
                 self.roster.refresh()
@@ -124,8 +126,12 @@ class Loop:
             sampled = self._sample(number, attempt)
             self._compose(grid, number, tasks_of(sampled, online, upload, due, self.settings.train_all))
             came = self._receive(self.exchange.conduct(grid), number, sampled)
-            for site, reason in self.exchange.replies.failures.items():
-                self.tell("warning", message=_sentence(f"Site {site} dropped from this round: {reason}"))
+            saved = f"all rounds up to {number - 1} are saved" if number > 1 else "no round is saved yet"
+            if alike := self.exchange.common_error(len(self.roster.online)):
+                asked = len(self.exchange.messages)
+                who = f"all {asked} clients" if asked > 1 else "the only client"
+                raise StrategyError(f"Round {number}: {who} failed alike: {alike.rstrip('.')}; {saved}.")
+            self._warn_of_failures()
             if len(came.uploads) >= self._quorum():
                 self._step(number, came)
                 for name, document in came.documents.items():
@@ -133,7 +139,7 @@ class Loop:
                 return self._row(number, sampled, came)
             trouble = f"Round {number}: fewer than {self._quorum()} usable replies{self._failures()}"
             self.tell("warning", message=f"{trouble} (attempt {attempt + 1} of {ATTEMPTS}).")
-        raise StrategyError(f"{trouble}, {ATTEMPTS} times; all rounds up to {number - 1} are saved.")
+        raise StrategyError(f"{trouble}, {ATTEMPTS} times; {saved}.")
 
     def _close(self, grid: Grid, number: int) -> None:
         """Every site that can be reached measures its models, and keeps what it makes of those it received."""
@@ -204,6 +210,16 @@ class Loop:
             return len(self.roster.sites)
         share = self.settings.clients_per_round
         return min(self.settings.min_clients, share) if share else self.settings.min_clients
+
+    def _warn_of_failures(self) -> None:
+        """One sentence for each reason, however many sites have it."""
+        sites: dict[str, list[str]] = {}
+        for site, reason in self.exchange.replies.failures.items():
+            sites.setdefault(reason, []).append(site)
+        for reason, names in sites.items():
+            who = f"Site {names[0]}" if len(names) == 1 else f"Sites {', '.join(names[:12])}"
+            who += f" and {len(names) - 12} more" if len(names) > 12 else ""
+            self.tell("warning", message=_sentence(f"{who} dropped from this round: {reason}"))
 
     def _failures(self) -> str:
         reasons = [f"site {site}: {reason}" for site, reason in self.exchange.replies.failures.items()]
