@@ -15,13 +15,14 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor, nn
 
 import strategies
-from bayes_core.flat import fingerprint, flat_statistics, shapes_of, statistics_of
+from bayes_core.flat import fingerprint, flat_statistics, frozen, shapes_of, statistics_of
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, SettingsError
 from fedbayes.protocol.streams import seed_of
 from fedbayes.protocol.user_code import UserCodeError
 from server_app.events import emit
+from server_app.facts import facts_in_words
 from server_app.report import write_report
 from server_app.runs import RunFolder
 from server_app.stored import RunError, closing_rows, read_rows, resumed, stored_agreement
@@ -142,6 +143,7 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
     if checkpoint is None:
         one = next(iter(roster.sites.values()))
         network = _network(settings, one)
+        folder.config["weights"] = _weights(network, loop.method.family.uncertain)
         folder.config["layers"] = {name: shape.numel() for name, shape in shapes_of(network).items()}
 
         def fresh(*words: int | str) -> Tensor:
@@ -165,8 +167,16 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
     emit(
         "start", run=settings.run_name, folder=str(folder.path), uuid=folder.config["uuid"],
         round=max(done, 0) + 1, rounds=settings.rounds, sites=len(roster.sites), method=settings.method,
+        about=facts_in_words(folder.config),
     )  # fmt: skip
     loop.run(grid, folder, state, memory)
+
+
+def _weights(network: nn.Module, bayesian: bool) -> dict[str, int]:
+    """How many have a distribution, are plain numbers, or are frozen."""
+    learned = sum(shape.numel() for shape in shapes_of(network).values())
+    constant = sum(parameter.numel() for parameter in frozen(network).values())
+    return {"bayesian": learned * bayesian, "plain": learned * (not bayesian), "frozen": constant}
 
 
 def _network(settings: Settings, one: Site, *words: int | str) -> nn.Module:

@@ -1,5 +1,6 @@
 """What one client holds, before and after the sites have agreed on classes, columns and scale."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from client_app.data.errors import DataError
 from fedbayes.protocol.agreement import Agreement, Claim, MeanVariance
+
+ENOUGH_ROWS = 20  # below, ages differ in every row too
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class ClientData:
             inputs=moments(self.x_train) if pooled and self.measured else None,
             target=moments(self.y_train[:, None]) if pooled and not self.classes else None,
             brightest=self.brightest,
+            ids=tuple(id_columns(self.x_train, self.features)),
         )
 
     def agreed(self, agreement: Agreement, scale: str) -> "ClientData":
@@ -80,3 +84,13 @@ def moments(x: Tensor) -> MeanVariance:
     wide, others = x.double(), [axis for axis in range(x.ndim) if axis != 1]
     mean, variance = wide.mean(others), wide.var(others, correction=0)
     return MeanVariance(len(x), tuple(mean.tolist()), tuple(variance.tolist()))
+
+
+def id_columns(x: Tensor, features: Sequence[str]) -> Iterator[str]:
+    """Columns with another whole number in each of many rows: a patient's number, say, and no measurement."""
+    if len(x) < ENOUGH_ROWS:
+        return
+    for place, name in enumerate(features):
+        column = x[:, place]
+        if bool((column == column.round()).all()) and len(column.unique()) == len(column):
+            yield name

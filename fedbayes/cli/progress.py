@@ -103,6 +103,8 @@ class RunProgress:
         match event.get("event"):
             case "start":
                 self._rounds = int(event["rounds"])
+                for line in event.get("about", ()):
+                    self.say(str(line))
                 self._update(int(event["round"]) - 1)
             case "round":
                 self._rounds = int(event["rounds"])

@@ -61,6 +61,7 @@ class Claim:
     )
     target: MeanVariance | None = None  # of the training targets, where they are numbers
     brightest: int = 255  # the value of a white pixel, where inputs are bytes of images
+    ids: tuple[str, ...] = ()  # columns that are different in every row, and no measurements
 
     def inputs_by(self, features: tuple[str, ...]) -> MeanVariance | None:
         """The moments of the inputs, their columns in this order."""
@@ -85,6 +86,7 @@ class Claim:
             inputs=_moments(said["inputs"]),
             target=_moments(said["target"]),
             brightest=int(said["brightest"]),
+            ids=tuple(str(name) for name in said.get("ids", ())),
         )
 
 
@@ -182,7 +184,7 @@ def _compare(one: str, a: Claim, other: str, b: Claim) -> None:
     if sorted(a.features) != sorted(b.features):
         mine, yours = sorted(set(a.features) - set(b.features)), sorted(set(b.features) - set(a.features))
         raise Disagreement(
-            f'{both} have different columns: "{one}" alone has {_list(mine)}, "{other}" {_list(yours)}.'
+            f'{both} have different columns: "{one}" alone has {listed(mine)}, "{other}" {listed(yours)}.'
         )
     if a.shape != b.shape:
         raise Disagreement(
@@ -205,7 +207,7 @@ def _classes(claims: Mapping[str, Claim]) -> tuple[str, ...]:
         fits = claim.classes == classes if claim.declared else set(claim.classes) <= set(classes)
         if not fits:
             raise Disagreement(
-                f'Sites "{author}" and "{name}" differ in their classes: {_list(classes)} and {_list(claim.classes)}.'
+                f'Sites "{author}" and "{name}" differ in their classes: {listed(classes)} and {listed(claim.classes)}.'
             )
     return classes
 
@@ -224,7 +226,8 @@ def standardised(x: Tensor, mean: Sequence[float], deviation: Sequence[float]) -
     return ((x.cpu().double() - centre) / width).to(x.device, torch.float32)
 
 
-def _list(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence, at most twelve of them."""
     quoted = ", ".join(f'"{name}"' for name in names[:12])
     return quoted + (", …" if len(names) > 12 else "") if names else "none"
 

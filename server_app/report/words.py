@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from bayes_core.predict.forecast import LEVEL
 from fedbayes.protocol.columns import MODELS, Metric
+from server_app.facts import facts_in_words, weights_in_words
 from server_app.report.certainty import entropies, verdict
 from server_app.report.clients import cluster_of, latest
 from server_app.report.figure import headline, shown
@@ -50,7 +51,9 @@ def _setting(run: Run) -> Iterator[str]:
     yield said.format(clients, held, dataset, layout, many)
     weights = sum(run.layers.values())
     model = f"Model {settings.get('model', '?')}"
-    yield f"{model} with {grouped(weights)} weights." if weights else f"{model}."
+    if not weights_in_words(run.config):
+        yield f"{model} with {grouped(weights)} weights." if weights else f"{model}."
+    yield from facts_in_words(run.config)
 
 
 def _result(run: Run) -> Iterator[str]:

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
 from fedbayes.protocol.settings import NAME, Settings
+from strategies.rounds.doubts import doubts
 from strategies.rounds.exchange import GRACE, Nearby, exchange, patience
 
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
@@ -148,6 +149,8 @@ class Roster:
             self.agreement = Agreement.of(claims)
         except Disagreement as error:
             raise StrategyError(str(error)) from None
+        for doubt in doubts(claims):
+            self._tell("warning", message=doubt)
         for site in sites:
             others = {name for other in sites if other is not site for name in other.classes}
             if others and others.isdisjoint(site.classes):
