@@ -20,6 +20,7 @@ from bayes_core.flat import buffers_in, fingerprint, flat_statistics, statistics
 from client_app import site_log
 from client_app.calibrate import calibration
 from client_app.data import DataError
+from client_app.data_seen import remember, require_same
 from client_app.measure import measure
 from client_app.method import Received
 from client_app.redact import SiteError, redact
@@ -81,6 +82,8 @@ def hello(message: Message, context: Context) -> Message:
         one = _open(context, message.content[key.HELLO])
         said[key.SITE] = one.site.name
         data = one.site.data
+        if one.settings.resume:
+            require_same(one.folder, one.site.data_print, one.settings.run_name, None, one.data_changed)
         said |= {
             key.N_TRAIN: len(data.y_train),
             key.N_TEST: len(data.y_test),
@@ -91,6 +94,8 @@ def hello(message: Message, context: Context) -> Message:
             key.GROUP: -1 if data.group is None else data.group,
             key.PARTITIONS: int(config.get("num-partitions", 0)),
         }
+        if one.data_changed:
+            said[key.DATA_CHANGED] = True
         if one.site.validation is not None:
             said[key.N_VALIDATION] = len(one.site.validation[1])
         if data.classes and shares_labels(config):
@@ -123,6 +128,8 @@ def _exchange(message: Message, context: Context) -> Message:
         raise ValueError(f"a message of the run {str(said[key.RUN])[:40]!r} with settings of another one")
     store = Store(one.folder, str(said[key.UUID]), one.site.durable, one.card)
     with store.locked():
+        require_same(one.folder, one.site.data_print, one.settings.run_name, store.uuid, one.data_changed)
+        remember(one.folder, one.site.data_print, store.uuid)
         reply = _answer(message, one, store)
     if one.real:
         _log(context, site_log.describe(message.content, reply, time.monotonic() - began))

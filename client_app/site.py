@@ -40,6 +40,7 @@ class Site:
     device: torch.device
     states: Path
     durable: bool
+    data_print: str  # of its own data as they were found; nothing for a share of a data set that all know
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Participant:
     card: str  # what its files say about themselves
     folder: Path  # for its personal state
     real: bool  # a site of its own, not one of a simulation
+    data_changed: bool  # its owner knows that its data are not those that the run began with
 
 
 NodeConfig = tuple[tuple[str, str | int | float | bool], ...]
@@ -74,9 +76,9 @@ def participant(config: NodeConfig, settings_text: str, agreed: str | None) -> P
     method = found(settings, site.network, site.data.x_train, site.data.y_train, site.origin, site.device)
     card = Card.of(method, run, site.name, site.data.agreement).write()
     folder = site.states / run / site.name
-    return Participant(
-        settings, site, method, stages_of(method), method.codec, card, folder, is_real(dict(config))
-    )
+    real = is_real(dict(config))
+    changed = dict(config).get("data-changed", False if real else settings.data_changed) in (True, "true")
+    return Participant(settings, site, method, stages_of(method), method.codec, card, folder, real, changed)
 
 
 def is_real(config: Mapping[str, object]) -> bool:
@@ -113,6 +115,7 @@ def find_site(config: Mapping[str, Any], settings: Settings, agreement: Agreemen
     name = site_name(config, settings)
     states = config.get("state-dir")
     changes: dict[str, object] = {"run_name": "", "resume": False, "rounds": 1, "eval_every": 1}
+    changes["data_changed"] = False
     if "device" in config:
         changes["device"] = str(config["device"])
         if not DEVICE.fullmatch(str(config["device"])):
@@ -157,7 +160,8 @@ def _site(
         torch.cuda.set_per_process_memory_fraction(settings.gpu_share, device)
     found = load_site(data_path, Split.of(settings), name) if data_path else load(settings, *share)
     # Whoever has data of its own draws random numbers of its own, here and in a simulation of the same files.
-    origin = str(share[0]) if DATASET_NAME.fullmatch(settings.dataset) and not data_path else name
+    dealt = DATASET_NAME.fullmatch(settings.dataset) and not data_path
+    origin = str(share[0]) if dealt else name
     claim = found.claim(settings.scale)
     data = found.agreed(agreement or Agreement.of({name: claim}), settings.scale)
     x, y = data.x_train, data.y_train
@@ -169,7 +173,10 @@ def _site(
     shape, outputs = tuple(data.x_train.shape[1:]), len(data.classes)
     noise = data.agreement.scaled_noise(settings.noise_level)
     network = _network(settings.model, shape, outputs, settings.seed, noise, device, settings.precision)
-    return Site(name, origin, claim, _moved(data, device), validation, network, device, Path(states), durable)
+    seen = "" if dealt else found.fingerprint()
+    return Site(
+        name, origin, claim, _moved(data, device), validation, network, device, Path(states), durable, seen
+    )
 
 
 @lru_cache(maxsize=2)

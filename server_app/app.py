@@ -80,7 +80,8 @@ def run(grid: Grid, settings: Settings) -> None:
         },
     }
     loop = Loop(method, settings, roster, {}, emit)
-    folder = RunFolder.open(settings, facts, found.columns, durable=not is_simulation(grid))
+    changed = [site.name for site in roster.sites.values() if site.data_changed]
+    folder = RunFolder.open(settings, facts, found.columns, not is_simulation(grid), changed)
     try:
         with _marked_when_stopped(folder):
             _train(grid, settings, loop, folder)

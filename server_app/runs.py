@@ -11,7 +11,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from server_app.stored import (
     read_rows,
 )
 
+FRESH = {"resume": False, "resume-with": "*", "data-changed": False}  # what is said to a resumed run alone
 LOCK_WAIT = 20.0  # seconds that a resumed run waits for the earlier attempt's last process
 
 
@@ -60,12 +61,14 @@ class RunFolder:
         facts: Mapping[str, Any],
         columns: Sequence[Column] = (),
         durable: bool = True,
+        changed: Collection[str] = (),
     ) -> "RunFolder":
         """Create the folder of a new run, or take over that of a run to resume.
 
         `facts` are what hello told (clients, model, classes); a resumed run must find the same ones. `columns` are
         the method's own; a resumed run keeps those that it was started with beside them. `durable`: each round is on
         the disk before the next begins. A simulation's clients do not wait for the disk either (client_app/store.py).
+        `changed`: sites whose owners know that they have other data now.
         """
         path = Path(settings.out_dir).resolve() / settings.run_name
         config = read_config(path)
@@ -81,11 +84,11 @@ class RunFolder:
             if config is None:
                 config = _new_config(settings)
             else:
-                facts = facts_of_both(path, config, settings, facts)
+                facts = facts_of_both(path, config, settings, facts, changed)
         except BaseException:
             lock.close()
             raise
-        config |= {"settings": settings.as_config() | {"resume": False, "resume-with": "*"}, **facts}
+        config |= {"settings": settings.as_config() | FRESH, **facts}
         own = {column.name: column.as_config() for column in (*columns_of(config), *columns)}
         if own:
             config["columns"] = list(own.values())

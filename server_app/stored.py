@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedbayes.protocol.settings import Settings
 
 FORMAT = 1
 RESUME_MAY_CHANGE = ("rounds", "eval-every")
-PLACES = ("resume", "resume-with", "out-dir", "data-dir")  # how and where, not what
+PLACES = ("resume", "resume-with", "data-changed", "out-dir", "data-dir")  # how and where, not what
 CLOSING_ROUNDS = 100
 
 
@@ -72,15 +72,22 @@ def check_resumable(config: Mapping[str, Any], settings: Mapping[str, Any]) -> N
 
 
 def facts_of_both(
-    path: Path, config: Mapping[str, Any], settings: Settings, facts: Mapping[str, Any]
+    path: Path,
+    config: Mapping[str, Any],
+    settings: Settings,
+    facts: Mapping[str, Any],
+    changed: Collection[str] = (),
 ) -> dict[str, Any]:
-    """What a resumed run knows: the facts of now, with all sites of before; RunError where they contradict it."""
+    """What a resumed run knows: the facts of now, with all sites of before; RunError where they contradict it.
+
+    `changed` are the sites that say themselves that their data are others now.
+    """
     check_resumable(config, settings.as_config())
     for site, sizes in facts["sites"].items():
-        if config["sites"].get(site, sizes) != sizes:
+        if site not in changed and config["sites"].get(site, sizes) != sizes:
             raise RunError(
                 f"Site {site} had {config['sites'][site]} when {path} was started and now has {sizes}: "
-                "its data has changed."
+                "its data has changed; --data-changed goes on all the same."
             )
     saved = load_checkpoint(path)
     if saved and saved[0] > settings.rounds:

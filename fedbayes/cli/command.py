@@ -94,6 +94,9 @@ def run(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard event files too, while it runs.")
     ] = False,
+    data_changed: Annotated[
+        bool, typer.Option("--data-changed", help="With --resume: the clients' data are others now.")
+    ] = False,
 ) -> None:
     """Train: a simulated federation on this machine, or a real one.
 
@@ -107,6 +110,8 @@ def run(
         require_tensorboard()
     carrier = engine or EMBEDDED
     check_engine(carrier, address)
+    if on is not None and data_changed:
+        raise CommandError("--data-changed is for simulations; at a real site its owner says so.")
     if on is not None:
         simulated = clients is not None or seeds is not None or engine is not None
         raise typer.Exit(_run_on(on, resume, values, console, simulated, tensorboard))
@@ -117,7 +122,9 @@ def run(
             replace(plan, tensorboard=tensorboard) for plan in plan_sweep(values, clients, parse_seeds(seeds))
         ]
         raise typer.Exit(_sweep(plans, console, words or (), clients, seeds, carrier, address))
-    plan = ready(values, clients, resume)
+    if data_changed and resume is None:
+        raise CommandError("--data-changed goes with --resume RUN; a new run takes the data as they are.")
+    plan = ready(values | ({"data-changed": "true"} if data_changed else {}), clients, resume)
     from fedbayes.launch.simulate import simulate
 
     raise typer.Exit(simulate(replace(plan, tensorboard=tensorboard), console, carrier, address))

@@ -78,6 +78,10 @@ def site(
     device: Annotated[
         str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:N or mps, whatever the run says.")
     ] = None,
+    data_changed: Annotated[
+        bool,
+        typer.Option("--data-changed", help="Go on with runs that began with other data than are here now."),
+    ] = False,
 ) -> None:
     """Start a site: Flower's SuperNode, with DIR from `fedbayes keys`. Words after -- go to Flower.
 
@@ -94,5 +98,6 @@ def site(
         share=share,
         log_file=log_file.resolve() if log_file else None,
         device=device,
+        data_changed=data_changed,
     )
     start(folder, at, config, context.args)

@@ -33,6 +33,7 @@ class SiteConfig:
     share: str | None = None
     log_file: Path | None = None
     device: str | None = None  # instead of the run's
+    data_changed: bool = False  # runs that began with other data go on
 
     def node_config(self) -> str:
         """As Flower takes it: key=value words, the values in TOML."""
@@ -50,6 +51,8 @@ class SiteConfig:
             if not DEVICE.fullmatch(self.device):
                 raise CommandError(f'--device takes auto, cpu, cuda, cuda:N or mps, not "{self.device}".')
             values["device"] = self.device
+        if self.data_changed:
+            values["data-changed"] = True
         return " ".join(f"{key}={toml_value(value)}" for key, value in values.items())
 
 

@@ -94,6 +94,8 @@ def parse_words(words: Sequence[str]) -> dict[str, str]:
             )
         if key == "resume":
             raise CommandError("resume is not a setting to give; a run is resumed with --resume RUN.")
+        if key == "data-changed":
+            raise CommandError("data-changed is not a setting to give; it is written --data-changed.")
         values[key] = value
     return values
 

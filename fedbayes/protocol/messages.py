@@ -33,6 +33,7 @@ CLAIM = "claim"  # JSON: what the site brings into the agreement
 FINGERPRINT = "fingerprint"  # of the model's parameters: names, shapes, what is frozen
 GROUP = "group"  # the site's true group, or -1
 PARTITIONS = "partitions"
+DATA_CHANGED = "data_changed"  # a run goes on, and the site's owner knows that its data are others now
 LABELS = "labels"  # training examples of each class
 
 # of EXCHANGE

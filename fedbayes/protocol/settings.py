@@ -191,6 +191,7 @@ class Settings(BaseModel):
     ]
     out_dir: Annotated[str, takes("a folder", min_length=1)]
     resume: Switch
+    data_changed: Switch
     resume_with: Annotated[str, takes("the names of settings with commas between, or *")]
 
     @model_validator(mode="after")

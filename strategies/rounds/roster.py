@@ -43,6 +43,7 @@ class Site:
     partitions: int  # into how many shares a simulation cuts its data
     labels: tuple[int, ...] | None  # training examples of each class, where the site tells
     n_validation: int = 0  # examples held out of its training data
+    data_changed: bool = False  # its owner knows that a run goes on with other data
 
 
 class Roster:
@@ -211,6 +212,7 @@ def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site
         partitions=int(said.get(key.PARTITIONS, 0)),
         labels=_read_labels(said),
         n_validation=int(said.get(key.N_VALIDATION, 0)),
+        data_changed=bool(said.get(key.DATA_CHANGED, False)),
     )
 
 

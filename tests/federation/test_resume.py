@@ -4,12 +4,16 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flwr.app import Message
 from harness import Outcome
+from inprocess import InProcessGrid
 
+from client_app.site import forget
 from server_app.runs import RunFolder
 from server_app.stored import RunError, read_rows
+from strategies import StrategyError
 
 Federate = Callable[..., Outcome]
 
@@ -161,3 +165,43 @@ def test_a_stopped_run_is_marked_before_flower_ends_its_process(federate: Federa
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == ["stopped"] and run.state == "finished"
+
+
+def _rewrite(folder: Path, seed: int) -> str:
+    """Two sites with a table each, of as many rows whatever they hold."""
+    folder.mkdir(exist_ok=True)
+    draw = np.random.default_rng(seed)
+    for name in ("east", "west"):
+        rows = [f"{draw.normal():.4f},{draw.normal():.4f},{i % 2}" for i in range(30)]
+        (folder / f"{name}.csv").write_text("\n".join(["a,b,kind", *rows]))
+    forget()
+    return str(folder)
+
+
+def test_a_run_goes_on_with_other_data_only_if_that_is_meant(federate: Federate, tmp_path: Path) -> None:
+    data = _rewrite(tmp_path / "sites", 1)
+    federate("run", clients=2, dataset=data, rounds=2)
+    assert federate("run", clients=2, dataset=data, rounds=3, resume=True).state == "finished"
+    _rewrite(tmp_path / "sites", 2)
+    with pytest.raises(StrategyError, match="site east: the data here are not those that the run run was"):
+        federate("run", clients=2, dataset=data, rounds=4, resume=True)
+    changed = federate("run", clients=2, dataset=data, rounds=4, resume=True, data_changed=True)
+    assert changed.state == "finished"
+    assert federate("run", clients=2, dataset=data, rounds=5, resume=True).state == "finished", "said once"
+
+
+def test_a_site_that_comes_back_with_other_data_is_told_so(federate: Federate, tmp_path: Path) -> None:
+    data = _rewrite(tmp_path / "sites", 1)
+    nodes = [
+        {"site-id": name, "state-dir": str(tmp_path / name), "data-path": f"{data}/{name}.csv"}
+        for name in ("east", "west")
+    ]
+    federate("run", grid=InProcessGrid({}, 2, node_configs=nodes), rounds=2)
+    _rewrite(tmp_path / "sites", 2)
+    again = {"rounds": 3, "resume": True}
+    with pytest.raises(StrategyError, match=r"not those that the run run was started with.*--data-changed"):
+        federate("run", grid=InProcessGrid({}, 2, node_configs=nodes), **again)
+    meant = [node | {"data-changed": True} for node in nodes]
+    (tmp_path / "sites" / "east.csv").write_text((tmp_path / "sites" / "east.csv").read_text() + "\n0,1,1")
+    forget()
+    assert federate("run", grid=InProcessGrid({}, 2, node_configs=meant), **again).state == "finished"
