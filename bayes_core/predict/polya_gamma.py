@@ -31,7 +31,7 @@ def require_polyagamma() -> Any:
         from polyagamma import random_polyagamma
     except ImportError:
         raise ImportError(
-            "Pólya-Gamma numbers take the package polyagamma; install it with `pip install 'fedbayes[gp]'`."
+            "Pólya-Gamma numbers take the package polyagamma; install it with `pip install polyagamma`."
         ) from None
     return random_polyagamma
 

@@ -16,7 +16,7 @@ def require_tensorboard() -> None:
         import tensorboard.summary.writer.event_file_writer  # noqa: F401
     except ImportError:
         raise CommandError(
-            "--tensorboard needs the package tensorboard; install it with `pip install 'fedbayes[tensorboard]'`."
+            "--tensorboard needs the package tensorboard; install it with `pip install tensorboard`."
         ) from None
 
 

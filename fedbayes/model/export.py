@@ -1,7 +1,7 @@
 """`fedbayes export`: the posterior-mean network for those who have neither fedbayes nor a need for uncertainty.
 
 `network.safetensors` is a plain PyTorch state dict, `network.onnx` the same network with a softmax (x → probabilities),
-or for a regression x → mean and sd. Where the features of a table were scaled, the ONNX file does so itself, and its
+or for a regression x → mean and sd, with class names, column order and scale in its metadata. Where the features of a table were scaled, the ONNX file does so itself, and its
 numbers are in the target's own units; the state dict has the scale (and a regression's noise) in its metadata.
 Of a sparse model also the pruned network, as `pruned.onnx` and packed as `pruned.safetensors`: one bit per weight, and
 the values of those that are on; `read_pruned` gives the state dict back.
@@ -9,9 +9,11 @@ the values of those that are on; `read_pruned` gives the state dict back.
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from rich.box import ROUNDED
@@ -27,7 +29,7 @@ from bayes_core.predict.metrics import Tally, summarise, tally, tally_numbers
 from bayes_core.predict.predictive import outputs
 from bayes_core.predict.pruning import pack, prune, unpack
 from client_app.store import read
-from fedbayes.errors import CommandError, ModelError
+from fedbayes.errors import ModelError
 from fedbayes.model.inputs import labels
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.agreement import Agreement
@@ -36,6 +38,7 @@ from server_app.rows import NONE
 
 FORMAT = "1"
 AS_THEY_ARE = Agreement()
+ONNX_PACKAGES = ("onnx", "onnxscript")
 THRESHOLD = 0.5  # λ above which a weight stays
 
 
@@ -55,19 +58,32 @@ def export(
     test: tuple[Tensor, Tensor] | None = None,
     threshold: float = THRESHOLD,
 ) -> list[Network]:
-    """Write the network, and the pruned one of a sparse model; `test` are examples in their own units."""
-    if find_spec("onnxscript") is None:
-        raise CommandError("ONNX takes further packages; install them with `pip install fedbayes[export]`.")
+    """Write the network, and the pruned one of a sparse model; `test` are examples in their own units.
+
+    Without the packages that ONNX takes, the state dicts alone.
+    """
     out.mkdir(parents=True, exist_ok=True)
     family, v = personal.family, personal.v
     weights = {"network": family.centre(v)}
     if family.gated:
         weights["pruned"] = prune(family, v, threshold)
     written = [_write(name, personal, theta, out, test) for name, theta in weights.items()]
-    for name, theta in weights.items():  # last: there are networks that ONNX cannot hold
+    for name, theta in (
+        weights.items() if has_onnx() else ()
+    ):  # last: there are networks that ONNX cannot hold
         network = around(personal.network, theta, personal.buffers)
-        write_onnx(network, personal.card.inputs, out / f"{name}.onnx", personal.card.agreement)
+        write_onnx(
+            network, personal.card.inputs, out / f"{name}.onnx", personal.card.agreement, tags_of(personal)
+        )
     return written
+
+
+def has_onnx() -> bool:
+    """Whether torch's exporter has what it needs; a package that was hidden counts as missing."""
+    try:
+        return all(find_spec(name) is not None for name in ONNX_PACKAGES)
+    except ValueError:
+        return False
 
 
 def export_files(
@@ -85,7 +101,12 @@ def export_files(
         score = NONE if one.score is None else f"{one.score:.4f}"
         table.add_row(f"{one.name}.safetensors", f"{one.weights:,}", f"{one.bytes:,}", score)
     console.print(table)
-    console.print(f"Written to {out}, each as .onnx too.", highlight=False, soft_wrap=True)
+    onnx = (
+        ", each as .onnx too."
+        if has_onnx()
+        else f". ONNX files take `pip install {' '.join(ONNX_PACKAGES)}`."
+    )
+    console.print(f"Written to {out}{onnx}", highlight=False, soft_wrap=True)
 
 
 def _write(
@@ -93,8 +114,7 @@ def _write(
 ) -> Network:
     card, pruned = personal.card, name == "pruned"
     network = around(personal.network, theta, personal.buffers).eval()
-    plain, tags = network, {"format": FORMAT, "classes": json.dumps(card.classes), "model": card.model}
-    tags |= {"agreement": card.agreement.write()}
+    plain, tags = network, tags_of(personal)
     if isinstance(network, WithNoise):
         plain = network.network
         tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
@@ -114,6 +134,21 @@ def _write(
         found = outputs(personal.network, theta, personal.inputs(test[0]), personal.buffers)
         score = summarise(_tally(personal, found, test[1]))[_score_name(personal).lower()]
     return Network(name, int((theta != 0).sum()), len(data), score)
+
+
+def tags_of(personal: PersonalModel) -> dict[str, str]:
+    """What every exported file says of itself: the network's outputs and inputs, in their order, and their scale.
+
+    `agreement` has all of it, with how a table's columns become inputs; `classes` and `features` are there for readers.
+    """
+    card = personal.card
+    return {
+        "format": FORMAT,
+        "model": card.model,
+        "classes": json.dumps(card.classes),
+        "features": json.dumps(card.agreement.features),
+        "agreement": card.agreement.write(),
+    }
 
 
 def _score_name(personal: PersonalModel) -> str:
@@ -148,9 +183,13 @@ class ForOthers(nn.Module):
 
 
 def write_onnx(
-    network: nn.Module, inputs: tuple[int, ...], file: Path, agreement: Agreement = AS_THEY_ARE
+    network: nn.Module,
+    inputs: tuple[int, ...],
+    file: Path,
+    agreement: Agreement = AS_THEY_ARE,
+    tags: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """The network for any number of examples at once, which are in their own units."""
+    """The network for any number of examples at once, which are in their own units; `tags` become its metadata."""
     numbers = isinstance(network, WithNoise)
     try:
         with warnings.catch_warnings():
@@ -170,6 +209,7 @@ def write_onnx(
             f"The network cannot be written as ONNX ({reason}); its state dict is beside {file.name}."
         ) from error
     assert program is not None
+    program.model.metadata_props.update(tags)
     program.save(file)
 
 

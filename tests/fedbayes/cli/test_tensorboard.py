@@ -79,8 +79,7 @@ def test_without_the_package_nothing_is_started(
         command.main(["run", "--tensorboard"])
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "fedbayes: --tensorboard needs the package tensorboard; install it with "
-        "`pip install 'fedbayes[tensorboard]'`.\n"
+        "fedbayes: --tensorboard needs the package tensorboard; install it with `pip install tensorboard`.\n"
     )
     assert list(here.iterdir()) == []
 
