@@ -60,6 +60,15 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
         raise RunError(f"{file} is damaged ({error}); the run cannot be resumed from it.") from None
 
 
+def saved_rounds(path: Path) -> int | None:
+    """How many rounds a checkpoint holds, from its header alone; None without one that can be read."""
+    try:
+        with safe_open(path / "checkpoint.safetensors", framework="numpy") as stored:
+            return max(0, int((stored.metadata() or {})["round"]))
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return None
+
+
 def check_resumable(config: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """A resumed run may change only what cannot change its past rounds."""
     for key, before in config["settings"].items():

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedbayes import __version__
-from fedbayes.cli import deploy
+from fedbayes.cli import deploy, plain
 from fedbayes.cli.methods import methods
 from fedbayes.cli.reporting import compare, only_out_dir, report
 from fedbayes.cli.tune import tune
@@ -34,6 +34,7 @@ from fedbayes.protocol.settings import SettingsError, defaults
 USAGE = 2  # the exit status of a command that was refused before anything started
 
 app = typer.Typer(
+    cls=plain.Group,
     help="Personal, sparse and clustered Bayesian federated learning on Flower.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -64,7 +65,7 @@ def fedbayes(
         print(context.get_help())
 
 
-@app.command()
+@app.command(cls=plain.Command)
 def run(
     words: Words = None,
     clients: Annotated[
@@ -181,7 +182,7 @@ def _sweep(
     return 0
 
 
-@app.command()
+@app.command(cls=plain.Command)
 def runs(words: Words = None) -> None:
     """List the runs of a folder (out-dir=…, "runs" unless given)."""
     from fedbayes.cli.listing import list_runs, runs_table
@@ -198,9 +199,9 @@ def runs(words: Words = None) -> None:
 
 
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
-    app.command(context_settings=deploy.PASS_ON)(entry)
+    app.command(cls=plain.Command, context_settings=deploy.PASS_ON)(entry)
 for use in (adapt, predict, export, report, compare, methods, tune):
-    app.command()(use)
+    app.command(cls=plain.Command)(use)
 
 
 def _console() -> Console:

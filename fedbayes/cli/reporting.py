@@ -1,5 +1,6 @@
 """The commands that show runs: report and compare."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +36,7 @@ def compare(runs: Runs = None, to: To = "comparison") -> None:
 
     For example: fedbayes compare a-seed1 a-seed2 b-seed1 b-seed2 --to a-and-b
     """
-    from server_app.report.compare import write_comparison
+    from server_app.report.compare import narrow, write_comparison
 
     folders = find_runs("compare", runs or ())
     if len(folders) < 2:
@@ -46,7 +47,7 @@ def compare(runs: Runs = None, to: To = "comparison") -> None:
         files = write_comparison(folders, absolute(to))
     except OSError as error:
         raise CommandError(f"The comparison cannot be written: {error}.") from None
-    print(files[1].read_text("utf-8"))
+    print(narrow(files[1].read_text("utf-8"), shutil.get_terminal_size((120, 40)).columns))
     for file in files:
         print(file)
 

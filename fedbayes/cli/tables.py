@@ -18,6 +18,8 @@ from server_app.rows import (
     series,
 )
 
+BEST = f"best accuracy on test data, last {WINDOW} rounds"  # the rounds are chosen by the same data
+
 
 def run_table(name: str, rows: Sequence[Row]) -> Table:
     """Personal beside global, as measured in the last evaluated round; below them the method's own columns."""
@@ -31,7 +33,7 @@ def run_table(name: str, rows: Sequence[Row]) -> Table:
     peaks = [best(rows, f"{model}_accuracy") for model in MODELS]
     if any(peaks):
         cells = [f"{peak[0]:.4f} (round {peak[1]})" if peak else NONE for peak in peaks]
-        table.add_row(f"best accuracy, last {WINDOW} rounds", *cells)
+        table.add_row(BEST, *cells)
     own = {name: points[-1] for name in own_columns(rows) if (points := series(rows, name))}
     if own:
         table.caption = ", ".join(f"{name} {value:g} (round {at})" for name, (at, value) in own.items())
@@ -52,7 +54,7 @@ def seeds_table(name: str, runs: Mapping[int, Sequence[Row]]) -> Table:
         add(title, [[last(rows, f"{model}_{metric}") for rows in runs.values()] for model in MODELS])
         if metric == "accuracy":
             peaks = [[best(rows, f"{model}_accuracy") for rows in runs.values()] for model in MODELS]
-            title = f"best accuracy, last {WINDOW} rounds"
+            title = BEST
             add(title, [[peak[0] if peak else None for peak in column] for column in peaks])
     return table
 

@@ -33,7 +33,7 @@ from fedbayes.launch.simulate import (
     explanation,
     say,
 )
-from server_app.rows import duration
+from server_app.rows import counted, duration
 
 SILENCE = 60.0  # seconds without a line of log after which one asks whether the coordinator is still there
 PATIENCE = 60.0  # seconds that a coordinator may be away before the command gives up
@@ -198,7 +198,8 @@ def _tell(plan: RemotePlan, console: Console, told: _Told, status: int, seconds:
         end = told.end
         console.print(run_table(plan.settings.run_name, end["rows"]))
         replies = f"{end['failed']} failed repl{'y' if end['failed'] == 1 else 'ies'}"
-        say(console, f"{end['rounds']} rounds, {end['sites']} sites, {replies}, {duration(seconds)}")
+        size = f"{counted(int(end['rounds']), 'round')}, {counted(int(end['sites']), 'site')}"
+        say(console, f"{size}, {replies}, {duration(seconds)}")
         say(console, f"Run folder:   {place}")
         if plan.event_files:
             say(console, f"TensorBoard:  {plan.event_files}")

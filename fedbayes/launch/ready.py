@@ -6,6 +6,7 @@ from typing import Any
 from fedbayes.errors import CommandError
 from fedbayes.launch.plan import Plan, plan_resume, plan_run
 from fedbayes.protocol.settings import Settings
+from server_app.rows import counted
 
 
 def ready(words: Mapping[str, Any], clients: int | None = None, resume: str | None = None) -> Plan:
@@ -13,7 +14,7 @@ def ready(words: Mapping[str, Any], clients: int | None = None, resume: str | No
     plan = plan_run(words, clients) if resume is None else plan_resume(resume, words, clients)
     if plan.finished:
         raise CommandError(
-            f"The run {plan.settings.run_name} is finished ({plan.settings.rounds} rounds); "
+            f"The run {plan.settings.run_name} is finished ({counted(plan.settings.rounds, 'round')}); "
             f"train longer with `{plan.resume_command} rounds={2 * plan.settings.rounds}`."
         )
     check_data(plan.settings, plan.clients)

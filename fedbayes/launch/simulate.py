@@ -20,7 +20,7 @@ from fedbayes.launch.engines import EMBEDDED, Engine, engine_for
 from fedbayes.launch.plan import Plan
 from fedbayes.launch.ready import ready
 from fedbayes.launch.run_folder import owns_lock, release_lock, saved_rounds, set_state, take_lock
-from server_app.rows import duration, number
+from server_app.rows import counted, duration, number
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -246,7 +246,8 @@ def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
     failed = int(sum(number(row, "clients_failed") or 0 for row in rows))
     console.print(run_table(plan.settings.run_name, rows))
     replies = f"{failed} failed repl{'y' if failed == 1 else 'ies'}"
-    say(console, f"{plan.settings.rounds} rounds, {plan.clients} clients, {replies}, {duration(seconds)}")
+    size = f"{counted(plan.settings.rounds, 'round')}, {counted(plan.clients, 'client')}"
+    say(console, f"{size}, {replies}, {duration(seconds)}")
     say(console, f"Run folder:   {shown(plan.folder)}")
     say(console, f"Report:       {shown(plan.folder / 'report.html')}")
     if plan.event_files:

@@ -1,8 +1,9 @@
 """`fedbayes export`: the posterior-mean network for those who have neither fedbayes nor a need for uncertainty.
 
 `network.safetensors` is a plain PyTorch state dict, `network.onnx` the same network with a softmax (x → probabilities),
-or for a regression x → mean and sd, with class names, column order and scale in its metadata. Where the features of a table were scaled, the ONNX file does so itself, and its
-numbers are in the target's own units; the state dict has the scale (and a regression's noise) in its metadata.
+or for a regression x → mean and sd. Both have class names, the order of columns and the scale in their metadata. Where
+the features of a table were scaled, the ONNX file does so itself, and its numbers are in the target's own units; the
+state dict has a regression's noise in its metadata, too.
 Of a sparse model also the pruned network, as `pruned.onnx` and packed as `pruned.safetensors`: one bit per weight, and
 the values of those that are on; `read_pruned` gives the state dict back.
 """

@@ -183,7 +183,9 @@ def find_personal(word: str, states: Path) -> Path:
         return Path(word)
     run, slash, site = word.rstrip("/").rpartition("/")
     if not slash and (states / site).is_dir():
-        raise ModelError(f'"{site}" is a run; name one of its sites too, as in {site}/0.')
+        known = sorted(path.name for path in (states / site).iterdir() if read_model(path).exists())
+        example = f", as in {site}/{known[0]}" if known else "; none of them has a model yet"
+        raise ModelError(f'"{site}" is a run; name one of its sites too{example}.')
     if not slash or not (states / run).is_dir():
         raise ModelError(
             f'There is no model "{word}": no file of that name, no folder with {LATEST}, and no RUN/SITE in {states}.'

@@ -113,5 +113,5 @@ def _result(run: Run) -> Table:
     peaks = [best(run.rows, f"{model}_accuracy") for model in MODELS]
     if any(peaks):
         cells = [f"{as_share(peak[0])} (round {peak[1]})" if peak else NONE for peak in peaks]
-        lines.append([f"best of the last {WINDOW} rounds", *cells])
+        lines.append([f"best of the last {WINDOW} rounds, chosen on test data", *cells])
     return Table(["", *MODELS.values()], lines)

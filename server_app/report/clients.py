@@ -79,7 +79,7 @@ def _rows(
     order = sorted(found, key=lambda site: (clusters.get(site, -1), natural(site)))
     name = 10 + 6.6 * min(max(len(site) for site in found), 12)
     chip = 16.0 if clusters else 0.0
-    cells = min(96.0, 9.0 * classes) + 8 if classes else 0.0
+    cells = min(150.0, 13.0 * classes) + 8 if classes else 0.0
     values = [value for each in found.values() for value in each.values()]
     height = 18.0 * len(order) + 44
     plot = Plot(

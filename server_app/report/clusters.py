@@ -29,12 +29,11 @@ def heat_map(run: Run) -> Figure | None:
     for row, site in enumerate(order):
         y = left + row * cell
         for column, other in enumerate(order):
-            if row != column:
-                value = found.psi[place[site]][place[other]]
-                likeness = 1 - (value - near) / ((far - near) or 1.0)
-                shade = min(SHADES - 1, max(0, int(likeness * SHADES)))
-                side = cell - gap
-                cells[shade].append(f"M{left + column * cell:.1f} {y:.1f}h{side:.1f}v{side:.1f}h-{side:.1f}z")
+            value = found.psi[place[site]][place[other]] if row != column else near  # nobody is more alike
+            likeness = 1 - (value - near) / ((far - near) or 1.0)
+            shade = min(SHADES - 1, max(0, int(likeness * SHADES)))
+            side = cell - gap
+            cells[shade].append(f"M{left + column * cell:.1f} {y:.1f}h{side:.1f}v{side:.1f}h-{side:.1f}z")
         style = f"fill {cluster_style(found.labels[place[site]])}"
         tip = hint(f"site {site}: cluster {found.labels[place[site]]}")
         body += [

@@ -30,6 +30,29 @@ def write_comparison(folders: Sequence[Path], target: Path) -> list[Path]:
     return files
 
 
+def narrow(text: str, width: int) -> str:
+    """What `markdown` wrote for a terminal of so many columns: a line for each figure where the table is too wide."""
+    table, _, rest = text.partition("\n\n")
+    lines = table.split("\n")
+    if max(map(len, lines)) <= width:
+        return text
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in (lines[0], *lines[2:])]
+    cells[0] = ["", *cells[0]][-len(cells[1]) :]  # the first cell of the header is empty
+    turned = [list(row) for row in zip(*cells, strict=True)]
+    sizes = [max(map(len, column)) for column in zip(*turned, strict=True)]
+    shown, used = 0, 0
+    for size in sizes:
+        if shown > 1 and used + size + 2 > width:
+            break
+        shown, used = shown + 1, used + size + 2
+    text = [
+        "  ".join(f"{cell:<{size}}" for cell, size in zip(row[:shown], sizes, strict=False)) for row in turned
+    ]
+    left = len(sizes) - shown
+    more = [f"… and {left} more group{'s' * (left > 1)} in the files."] if left else []
+    return "\n".join([*(line.rstrip() for line in text), *more, "", rest])
+
+
 def markdown(groups: Sequence[Group]) -> str:
     """One line per group, and what must be known of the runs."""
     titles = columns(groups)
@@ -65,6 +88,10 @@ def sheet(groups: Sequence[Group]) -> str:
 def render(groups: Sequence[Group], title: str) -> str:
     titles = columns(groups)
     lines = [[one.title, str(len(one.runs)), *(one.shown(column) for column in titles)] for one in groups]
+    compared_table = Table(["", "runs", *titles.values()], lines)
+    if len(groups) < len(titles):  # a line for each figure: many columns go beyond the page
+        rows = zip(["runs", *titles.values()], *(line[1:] for line in lines), strict=True)
+        compared_table = Table(["", *(one.title for one in groups)], [list(row) for row in rows])
     runs = [
         [
             run.name,
@@ -81,7 +108,7 @@ def render(groups: Sequence[Group], title: str) -> str:
         "comparison",
         title=title,
         words=[_about(groups), *_best(groups)],
-        compared=Table(["", "runs", *titles.values()], lines),
+        compared=compared_table,
         runs=Table(["run", "group", "seed", "rounds", "state", "PM", "GM"], runs),
         figures={
             "convergence": [

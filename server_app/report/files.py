@@ -17,7 +17,7 @@ from fedbayes.protocol.columns import MODELS
 from server_app.evaluations import FILE, read_evaluations
 from server_app.report.methods import words_of
 from server_app.rows import Row
-from server_app.stored import RunError, load_checkpoint, read_config, read_rows
+from server_app.stored import RunError, load_checkpoint, read_config, read_rows, saved_rounds
 
 Numbers = list[FiniteFloat]
 Entropies = Annotated[Numbers, Field(min_length=ENTROPY_BINS, max_length=ENTROPY_BINS)]
@@ -143,6 +143,7 @@ class Run:
     clusters: Clusters | None
     weights: Weights  # of the server's distributions in the checkpoint, all clusters together
     missing: list[str] = field(default_factory=list)  # sentences
+    saved: int | None = None  # rounds in the checkpoint, where there is one
 
     @property
     def name(self) -> str:
@@ -189,7 +190,8 @@ def read_run(folder: Path) -> Run:
     clusters = attempt("clusters.json", lambda: _clusters(folder / "clusters.json"), None)
     weights = attempt("checkpoint.safetensors", lambda: _weights(folder, config), Weights())
     _name_what_is_not_there(folder, config, missing)
-    return Run(folder, config, rows, clients, evaluations, clusters, weights, missing)
+    saved = saved_rounds(folder)
+    return Run(folder, config, rows, clients, evaluations, clusters, weights, missing, saved)
 
 
 def _rows(file: Path, needed: Sequence[str]) -> list[Row]:

@@ -7,6 +7,8 @@ from markupsafe import Markup
 
 from bayes_core.predict.forecast import LEVEL
 from fedbayes.protocol.columns import MODELS, Metric
+from fedbayes.protocol.objects import is_pool
+from fedbayes.protocol.settings import DATASET_NAME
 from server_app.facts import facts_in_words, weights_in_words
 from server_app.report.certainty import entropies, verdict
 from server_app.report.clients import cluster_of, latest
@@ -30,7 +32,8 @@ def method_words(run: Run) -> MethodWords:
 
 
 def rounds_done(run: Run) -> int:
-    return max((int(row["round"]) for row in run.rows), default=0)
+    """How many are saved: the row of the last one may not have been written when a run stopped."""
+    return max((int(row["round"]) for row in run.rows), default=0) if run.saved is None else run.saved
 
 
 def summary(run: Run) -> list[Markup]:
@@ -44,16 +47,25 @@ def _setting(run: Run) -> Iterator[str]:
     sites = run.config.get("sites") or {}
     examples = [sum(int(one.get(key, 0)) for one in sites.values()) for key in ("n_train", "n_test")]
     held = f" with {grouped(examples[0])} training and {grouped(examples[1])} test examples" if sites else ""
-    dataset = Path(str(settings.get("dataset", "?"))).name
+    dataset, dealt = Path(str(settings.get("dataset", "?"))).name, _is_dealt(run)
+    if not run.config.get("partitions", 1):  # each site has its own data, and says nothing of them
+        dataset = "the sites' own data"
     clients = run.config.get("clients", len(sites))
     layout, many = settings.get("layout", "?"), settings.get("size", "?")
-    said = Markup("{} clients{} of <b>{}</b> (layout {}, size {}).")
-    yield said.format(clients, held, dataset, layout, many)
+    how = f" (layout {layout}, size {many})" if dealt else ""
+    yield Markup("{} client{}{} of <b>{}</b>{}.").format(clients, "s" * (clients != 1), held, dataset, how)
     weights = sum(run.layers.values())
     model = f"Model {settings.get('model', '?')}"
     if not weights_in_words(run.config):
         yield f"{model} with {grouped(weights)} weights." if weights else f"{model}."
     yield from facts_in_words(run.config)
+
+
+def _is_dealt(run: Run) -> bool:
+    """Whether one data set was cut into shares, and not each site brought its own."""
+    dataset = str(run.settings.get("dataset", "?"))
+    named = DATASET_NAME.fullmatch(dataset) or is_pool(dataset) or dataset.endswith(".npz")
+    return bool(named) and dataset != "functions" and bool(run.config.get("partitions", 1))
 
 
 def _result(run: Run) -> Iterator[str]:
@@ -153,7 +165,8 @@ def _ending(run: Run) -> Iterator[str]:
     failed = failed_replies(run)
     replies = "no reply failed" if not failed else f"{failed} repl{'y' if failed == 1 else 'ies'} failed"
     yield (
-        f"{done} of {wanted} rounds in {duration(passed)}, {size(sent)} of distributions exchanged, {replies}."
+        f"{done} of {wanted} round{'' if wanted == 1 else 's'} in {duration(passed)}, {size(sent)} of distributions "
+        f"exchanged, {replies}."
     )
     if left_out := sum(row.get("status") == "left out" for row in run.clients):
         yield f"{left_out} uploads, the least certain, were left out (aggregation-confidence)."

@@ -211,3 +211,11 @@ def test_version_and_help_do_not_need_torch() -> None:
             capture_output=True, text=True, check=True, cwd=Path(command.__file__).parents[2],
         )  # fmt: skip
         assert answer.stdout.splitlines()[-1] == "False"
+
+
+def test_help_is_plain_and_explains_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["adapt", "--help"])
+    said = capsys.readouterr().out
+    assert "\\[" not in said and "[required]" in said
+    assert "A run, given by its name or folder." in said

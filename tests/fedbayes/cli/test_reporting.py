@@ -69,3 +69,21 @@ def test_compare_prints_the_table(make_run: MakeRun, here: Path, capsys: pytest.
     output = capsys.readouterr().out
     assert "| all runs | 2 | 0.6000 ± 0.1414 |" in output  # sd of two numbers is their distance / √2
     assert output.splitlines()[-3:] == [str(here / f"comparison.{kind}") for kind in ("html", "md", "csv")]
+
+
+def test_a_wide_comparison_is_turned_for_the_terminal(
+    make_run: MakeRun, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {"round": 3} | {f"{m}_{k}": 0.5 for m in ("pm", "gm") for k in ("accuracy", "nll", "brier", "ece")}
+    for beta in (1, 2):
+        make_run(f"b{beta}", rows=[row], beta=float(beta))
+    with pytest.raises(SystemExit):
+        command.main(["compare", "b1", "b2"])
+    output = capsys.readouterr().out
+    table = output.split("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= 80 and len(table) > 8
+    assert table[0].split() == ["beta=1.0", "defaults"] or "beta=2.0" in table[0]
+    assert [line.split()[-2:] for line in table if line.startswith("PM NLL")] == [["0.5000", "0.5000"]]
+    assert "| PM accuracy |" in (here / "comparison.md").read_text()
+    assert "<td>PM accuracy</td>" in (here / "comparison.html").read_text()

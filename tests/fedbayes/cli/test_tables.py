@@ -37,7 +37,7 @@ def test_best_looks_at_the_last_hundred_rounds_only() -> None:
 def test_a_run_without_personal_models_shows_a_dash() -> None:
     table = text(run_table("a", rows((10, "", "0.75"))))
     assert ["accuracy", "–", "0.7500"] in table
-    assert ["best accuracy, last 100 rounds", "–", "0.7500 (round 10)"] in table
+    assert ["best accuracy on test data, last 100 rounds", "–", "0.7500 (round 10)"] in table
 
 
 def test_mean_and_sample_deviation() -> None:
@@ -57,7 +57,7 @@ def test_seeds_table() -> None:
     # last round: PM 0.6 and 0.8, GM 0.5 and 0.3; sd of two numbers is their distance / √2
     assert ["accuracy, last round", "0.7000 ± 0.1414", "0.4000 ± 0.1414"] in table
     # best: PM 0.8 and 0.8, GM 0.5 and 0.4
-    assert ["best accuracy, last 100 rounds", "0.8000 ± 0.0000", "0.4500 ± 0.0707"] in table
+    assert ["best accuracy on test data, last 100 rounds", "0.8000 ± 0.0000", "0.4500 ± 0.0707"] in table
     assert not any(line[0].startswith("NLL") for line in table)
 
 

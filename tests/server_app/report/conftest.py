@@ -47,7 +47,9 @@ def make(tmp_path: Path) -> MakeRun:
             (folder / "clusters.json").write_text(json.dumps(clusters))
         tensors = tensors or {"w": torch.zeros(2, 4)}
         save_file(
-            dict(tensors), folder / "checkpoint.safetensors", {"format": "1", "round": "1", "memory": "{}"}
+            dict(tensors),
+            folder / "checkpoint.safetensors",
+            {"format": "1", "round": str((rows or [{"round": 0}])[-1]["round"]), "memory": "{}"},
         )
         return folder
 

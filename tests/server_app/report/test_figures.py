@@ -156,7 +156,9 @@ def test_the_heat_map_is_ordered_by_cluster(run_of: RunOf) -> None:
     strips = hints(figure, "rect")
     assert strips[::2] == ["site b: cluster 0", "site a: cluster 1", "site c: cluster 1"]
     strong, pale = shapes(figure, "path", "h8"), shapes(figure, "path", "h0")
-    assert len((strong[0].get("d") or "").split("M")) - 1 == 2, "a and c are alike, seen from both"
+    assert len((strong[0].get("d") or "").split("M")) - 1 == 2 + 3, (
+        "a and c are alike, seen from both, and each is itself"
+    )
     assert len((pale[0].get("d") or "").split("M")) - 1 == 4
     assert figure and "1 within clusters and 9 between" in figure.caption
 

@@ -181,3 +181,25 @@ def test_an_earlier_runs_method_speaks_for_itself(
 ) -> None:
     said = method_words(run_of(method=method))
     assert (said.title, said.clusters, said.global_model) == words
+
+
+@pytest.mark.parametrize(
+    ("dataset", "partitions", "said"),
+    [
+        ("/somewhere/clinics", 2, "examples of clinics. "),
+        ("digits", 0, "examples of the sites' own data. "),
+        ("/x/own.npz", 2, "examples of own.npz (layout labels, size small). "),
+    ],
+)
+def test_sites_with_data_of_their_own_have_no_layout(
+    run_of: RunOf, dataset: str, partitions: int, said: str
+) -> None:
+    assert said in text(run_of(dataset=dataset, config={"partitions": partitions}))[0]
+
+
+def test_a_failed_round_counts_though_it_has_no_row(run_of: RunOf) -> None:
+    run = run_of(
+        rows=[{"round": 2}], rounds=1, config={"failures": {"round": 3, "sites": {"a": "IndexError: odd"}}}
+    )
+    assert "2 of 1 round in" in text(run)[3] and "1 reply failed" in text(run)[3]
+    assert failure_rows(run) == [["3", "a", "IndexError: odd"]]
