@@ -4,7 +4,7 @@ PYTHON ?= python3
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
 
-.PHONY: run test test-federation docker-test lint bench bench-full clean
+.PHONY: run test fuzz test-federation docker-test lint bench bench-full clean
 
 ## pFedBayes on scikit-learn's scanned digits with ten clients: a result in half a minute
 run: $(READY)
@@ -13,6 +13,10 @@ run: $(READY)
 ## all tests
 test: $(READY)
 	$(VENV)/bin/python -m pytest -q
+
+## ten thousand mutated replies and ten thousand mutated hellos: minutes
+fuzz: $(READY)
+	FUZZ=5000 $(VENV)/bin/python -m pytest -q tests/federation/test_fuzz.py
 
 ## a real federation over gRPC with TLS, and every fault that it must survive: a quarter of an hour
 test-federation: $(READY)

@@ -5,21 +5,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from flwr.app import MetricRecord
 
 from bayes_core.predict.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS
 from bayes_core.predict.metrics import TALLY_LENGTHS, add
 from fedbayes.protocol.columns import MODELS
 from fedbayes.protocol.messages import COUNTS
 from strategies.rounds.exchange import Replies
-from strategies.rounds.replies import read_tally
+from strategies.rounds.replies import Reply, read_tally
 from strategies.rounds.roster import Site
 
 Counts = list[float]
 
 
 def evidence(
-    replies: Replies,
+    replies: Replies[Reply],
     sites: Mapping[str, Site],
     parameters: int,
     lengths: Mapping[str, int] = TALLY_LENGTHS,
@@ -33,11 +32,10 @@ def evidence(
     told: dict[str, dict[str, Any]] = {}
     weights: dict[str, list[Counts]] = {"sigma": [], "lambda": [], "nonzero": []}
     for name, content in replies.content.items():
-        site, record = sites[name], content.get(COUNTS)
+        site, counts = sites[name], content.measures.get(COUNTS, {})
         for model in MODELS:
             if (tally := read_tally(content, model, site.n_test, lengths)) is not None:
                 tallies[model].append(tally)
-        counts = dict(record) if isinstance(record, MetricRecord) else {}
         told[name] = _of_site(site, counts)
         for kind, bins in (("sigma", SIGMA_BINS), ("lambda", LAMBDA_BINS)):
             if (numbers := _counts(counts.get(kind), bins, parameters)) is not None:

@@ -13,15 +13,17 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from fedbayes.protocol.messages import EVALUATE, EXCHANGE, RESERVED, ROUND, TRAIN, UPLOAD
 from fedbayes.protocol.streams import stream
+from strategies.rounds.replies import BadReply, read_reply, shown, unforeseen
 
 if TYPE_CHECKING:
     from strategies.rounds.roster import Site
@@ -31,12 +33,23 @@ if TYPE_CHECKING:
 SOONEST, LATEST, SHARE = 0.03, 1.0, 0.03  # seconds, seconds, and of the time since the last reply
 PAIRS = 6000  # of nodes and messages that a simulation looks through in about 0.02 s
 TOGETHER = 8  # replies that may be in memory at once
+# What a reply that cannot be unpacked makes the grid raise; that the coordinator itself cannot be reached is another
+# matter, and ends the run.
+UNPACKABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    DecodeError,
+)
 FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
-REASON_LENGTH = 200
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Ray paints its tracebacks with
 RAISED = (1, 2)  # Flower's numbers for what a ClientApp raised, when it was loaded or called
 Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
 GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited
+Read = TypeVar("Read")  # what a reader makes of a reply
 NEVER = 10 * 365 * 24 * 3600.0  # seconds until a simulated client is late
 
 
@@ -49,21 +62,27 @@ class Nearby(Grid):
 
 
 @dataclass
-class Replies:
+class Replies(Generic[Read]):
     """What came back from an exchange, by site id; without the arrays that were used up on arrival."""
 
-    content: dict[str, RecordDict] = field(default_factory=dict)
+    content: dict[str, Read] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
 
-class Exchange:
-    """The messages of one exchange by site, and what became of them."""
+class Exchange(Generic[Read]):
+    """The messages of one exchange by site, and what became of them; `reader` makes of a reply what it says."""
 
-    def __init__(self, messages: Mapping[str, Message], timeout: float) -> None:
+    def __init__(
+        self,
+        messages: Mapping[str, Message],
+        timeout: float,
+        reader: Callable[[RecordDict], Read] = read_reply,  # type: ignore[assignment]
+    ) -> None:
         self.messages = dict(sorted(messages.items()))
         self.timeout = timeout
+        self.reader = reader
         self.started = time.monotonic()
-        self.replies = Replies()
+        self.replies: Replies[Read] = Replies()
         self.bytes_up = 0
         self.bytes_down = 0
         self._sites: dict[str, str] = {}  # message id → site, of the messages under way
@@ -90,10 +109,11 @@ class Exchange:
         while waiting or under_way:
             sending = [waiting.pop() for _ in range(min(limit - len(under_way), len(waiting)))]
             under_way |= self._push(grid, sending)
-            for reply in _pull(grid, sorted(under_way)):
+            for reply in self._pull(grid, sorted(under_way)):
                 under_way.discard(reply.metadata.reply_to_message_id)
                 quiet_since = time.monotonic()
                 yield reply
+            under_way &= self._sites.keys()
             now = time.monotonic()
             if self.seconds > self.timeout:
                 return
@@ -116,8 +136,24 @@ class Exchange:
                 self.replies.failures[site] = "its message could not be delivered"
         return accepted & set(self._sites)
 
-    def read(self, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
-        """(site, content) of every reply that is not an error; at the end, who did not answer is known.
+    def _pull(self, grid: Grid, message_ids: list[str]) -> Iterator[Message]:
+        """The replies that are there; few at a time, so that a deployment's do not all come into memory together.
+
+        Where one of the few cannot be unpacked, each is pulled alone, and its sender stands alone with it.
+        """
+        size = len(message_ids) if isinstance(grid, Nearby) else TOGETHER
+        for start in range(0, len(message_ids), size):
+            some = message_ids[start : start + size]
+            try:
+                yield from grid.pull_messages(some)
+            except UNPACKABLE as error:
+                if len(some) > 1:
+                    yield from (reply for one in some for reply in self._pull(grid, [one]))
+                else:
+                    self.replies.failures[self._sites.pop(some[0])] = unforeseen(error)
+
+    def read(self, replies: Iterable[Message]) -> Iterator[tuple[str, Read]]:
+        """(site, what it says) of every reply that can be read; at the end, who did not answer is known.
 
         Sites are recognised by the message they reply to: a dead node's error comes from the SuperLink, not
         from the node.
@@ -131,18 +167,28 @@ class Exchange:
                 if reply.error.code in RAISED:
                     self._raised[site] = self.replies.failures[site]
                 continue
-            self.bytes_up += array_bytes(reply.content)
-            self.replies.content[site] = reply.content
-            yield site, reply.content
+            try:
+                self.bytes_up += array_bytes(reply.content)
+                found = self.reader(reply.content)
+            except Exception as error:  # whatever it is, it is this site's alone
+                self.replies.failures[site] = str(error) if isinstance(error, BadReply) else unforeseen(error)
+                continue
+            for name in list(reply.content.array_records):
+                del reply.content[name]  # whoever asked for them has them now, and may forget them
+            self.replies.content[site] = found
+            yield site, found
+            del found
         for site in self.messages:
             if site not in self.replies.content:
                 self.replies.failures.setdefault(site, f"no answer within {self.timeout:g} s")
         self.replies = Replies(_sorted(self.replies.content), _sorted(self.replies.failures))
 
 
-def exchange(grid: Grid, messages: Mapping[str, Message], timeout: float) -> Replies:
+def exchange(
+    grid: Grid, messages: Mapping[str, Message], timeout: float, reader: Callable[[RecordDict], Read]
+) -> Replies[Read]:
     """A whole exchange of small messages."""
-    one = Exchange(messages, timeout)
+    one = Exchange(messages, timeout, reader)
     for _ in one.read(one.conduct(grid)):
         pass
     return one.replies
@@ -165,15 +211,6 @@ def patience(grid: Grid, seconds: float) -> float:
     """How long a client may take. A simulated one is never late: on a busy machine all of them are slow, and whoever
     was dropped for it would change the figures. One that dies is told by the grid."""
     return NEVER if is_simulation(grid) else seconds
-
-
-def _pull(grid: Grid, message_ids: list[str]) -> Iterator[Message]:
-    """The replies that are there; few at a time, so that a deployment's do not all come into memory together."""
-    if isinstance(grid, Nearby):
-        yield from grid.pull_messages(message_ids)
-        return
-    for start in range(0, len(message_ids), TOGETHER):
-        yield from grid.pull_messages(message_ids[start : start + TOGETHER])
 
 
 def _sorted(by_site: dict[str, Any]) -> dict[str, Any]:
@@ -239,8 +276,7 @@ def reason_of(reply: Message) -> str:
     text = COLOURS.sub("", reply.error.reason or f"error code {reply.error.code}")
     if "ray::" in text:  # a traceback, the words in its last line
         text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1]
-    text = " ".join(text.split()).split(":<'", 1)[-1].removesuffix("'>")
-    return text if len(text) <= REASON_LENGTH else text[:REASON_LENGTH] + "…"
+    return shown(" ".join(text.split()).split(":<'", 1)[-1].removesuffix("'>"))
 
 
 def array_bytes(content: RecordDict) -> int:

@@ -25,7 +25,7 @@ from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import REPORT
 from strategies.rounds.exchange import reason_of, sample
 from strategies.rounds.intake import Intake
-from strategies.rounds.replies import BadReply
+from strategies.rounds.replies import BadReply, Reply, read_reply
 from strategies.rounds.state import State
 
 if TYPE_CHECKING:
@@ -152,10 +152,10 @@ class FlowerStrategy(Strategy):
     def _tensors(self, record: ArrayRecord) -> dict[str, Tensor]:
         return {name: self._codec.receive(one) for name, one in _split(record).items()}
 
-    def _content(self, content: RecordDict, metrics: Mapping[str, Any]) -> RecordDict:
+    def _content(self, content: RecordDict, metrics: Mapping[str, Any]) -> Reply:
         """A reply of Flower's shape in ours."""
         record = next(iter(content.array_records.values()), ArrayRecord())
-        return RecordDict({**_split(record), REPORT: MetricRecord(dict(metrics))})
+        return read_reply(RecordDict({**_split(record), REPORT: MetricRecord(dict(metrics))}))
 
     def _message(self, node: int, server_round: int, config: ConfigRecord, kind: str) -> Message:
         arrays = self._record(self._method.send(self._state, str(node)))

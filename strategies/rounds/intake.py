@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
 from bayes_core.families import is_finite
 from bayes_core.server.aggregate import Mean
 from fedbayes.protocol.codec import Wire
-from fedbayes.protocol.messages import REPORT, STATISTICS
-from strategies.rounds.replies import BadReply
+from fedbayes.protocol.messages import STATISTICS
+from strategies.rounds.replies import BadReply, Reply, shown
 from strategies.rounds.roster import Site
 from strategies.rounds.stages import Arrival, Stage
 from strategies.rounds.state import Came, State, Upload
@@ -43,24 +42,23 @@ class Intake:
         for stage in stages:
             stage.open(number, expected)
 
-    def take(self, site: str, n_train: int, content: RecordDict) -> None:
+    def take(self, site: str, n_train: int, reply: Reply) -> None:
         """Use the upload in a reply, or BadReply."""
-        report = dict(content.get(REPORT, {}))
-        expected = self.method.expects(self.state, site, report)
-        arrival = Arrival(Upload(site, n_train, report), expected)
+        expected = self.method.expects(self.state, site, reply.report)
+        arrival = Arrival(Upload(site, n_train, reply.report), expected)
         for name, part in expected.items() if self.method.traits.uploads else ():
-            record = content.get(name)
-            if not isinstance(record, ArrayRecord):
+            record = reply.arrays.get(name)
+            if record is None:
                 raise BadReply(f'no arrays named "{name}"')
             shape = part.shape if part.base is None else tuple(part.base.shape)
             try:
                 arrival.tensors[name] = self.codec.arrive(record, part.base, shape)
             except Exception as error:  # whatever a hostile buffer makes numpy raise
-                raise BadReply(f"unreadable arrays ({error})") from None
+                raise BadReply(f"unreadable arrays ({shown(error)})") from None
             if words := self._problem(arrival, name):
                 raise BadReply(words)
             if part.into in self.state.statistics:
-                arrival.statistics[name] = self._statistics(content, name, part.into)
+                arrival.statistics[name] = self._statistics(reply, name, part.into)
         self._pass(arrival, 0)
         self.came.uploads.append(arrival.upload)
 
@@ -80,15 +78,15 @@ class Intake:
             return self.method.family.problem(arrival.tensors[name])
         return None if is_finite(arrival.tensors[name]) else "values that are not finite"
 
-    def _statistics(self, content: RecordDict, name: str, into: str) -> Tensor:
+    def _statistics(self, reply: Reply, name: str, into: str) -> Tensor:
         """The buffers that go with an upload, or BadReply."""
-        record, shape = content.get(name + STATISTICS), tuple(self.state.statistics[into].shape)
-        if not isinstance(record, ArrayRecord):
+        record, shape = reply.arrays.get(name + STATISTICS), tuple(self.state.statistics[into].shape)
+        if record is None:
             raise BadReply(f'no arrays named "{name}{STATISTICS}"')
         try:
             found = self.codec.arrive(record, None, shape)
         except Exception as error:
-            raise BadReply(f"unreadable statistics ({error})") from None
+            raise BadReply(f"unreadable statistics ({shown(error)})") from None
         if not is_finite(found):
             raise BadReply("statistics that are not finite")
         return found

@@ -18,14 +18,14 @@ from torch import Tensor
 from bayes_core.families import is_finite
 from bayes_core.predict.metrics import tally_lengths
 from fedbayes.protocol.codec import Wire
-from fedbayes.protocol.messages import CLOSING, NOTES, ROUND, STATISTICS, UNCERTAINTY
+from fedbayes.protocol.messages import CLOSING, ROUND, STATISTICS, UNCERTAINTY
 from fedbayes.protocol.settings import Settings
 from strategies.rounds.evidence import evidence
 from strategies.rounds.exchange import Exchange, Task, compose, patience, sample, tasks_of
 from strategies.rounds.intake import Intake
 from strategies.rounds.measures import Columns, measure
 from strategies.rounds.method import ServerMethod, sent_to
-from strategies.rounds.replies import BadReply
+from strategies.rounds.replies import BadReply, Reply, unforeseen
 from strategies.rounds.roster import Roster, StrategyError
 from strategies.rounds.stages import stages_of
 from strategies.rounds.state import KEPT, Came, State
@@ -81,7 +81,7 @@ class Loop:
         self.codec = Wire(method.family, settings.wire, method.rho_origin)
         self.stages = stages_of(settings, method)
         self.state = State({})
-        self.exchange = Exchange({}, 0.0)
+        self.exchange: Exchange[Reply] = Exchange({}, 0.0)
         self.at = 0  # the round that is being trained
 
     def run(self, grid: Grid, journal: Journal, state: State, memory: Mapping[str, Any]) -> None:
@@ -171,19 +171,18 @@ class Loop:
         sites, wanted = self.roster.sites, set(sampled)
         intake = Intake(self.method, self.state, self.codec, self.stages, number, len(sampled), sites)
         unusable: dict[str, str] = {}
-        for site, content in self.exchange.read(replies):
+        for site, reply in self.exchange.read(replies):
             try:
                 if site in wanted:
-                    intake.take(site, sites[site].n_train, content)
-            except BadReply as error:
-                unusable[site] = str(error)  # its measures, checked on their own, may still be good
-            for name in list(content.array_records):
-                del content[name]  # what remains is small
+                    intake.take(site, sites[site].n_train, reply)
+            except Exception as error:  # its measures, checked on their own, may still be good
+                unusable[site] = str(error) if isinstance(error, BadReply) else unforeseen(error)
+            reply.arrays.clear()  # what remains is small
         failures = self.exchange.replies.failures | unusable
         self.exchange.replies.failures = dict(sorted(failures.items()))
-        for site, content in self.exchange.replies.content.items():
-            for note in dict(content.get(NOTES, {})).values():
-                self.tell("warning", message=f"Site {site}: {note!s}.")
+        for site, reply in self.exchange.replies.content.items():
+            for note in reply.notes:
+                self.tell("warning", message=f"Site {site}: {note}.")
         return intake.close()
 
     def _step(self, number: int, came: Came) -> None:

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from flwr.app import MetricRecord
-
 from bayes_core.predict.metrics import TALLY_LENGTHS, add, summarise
 from fedbayes.protocol.columns import METRICS, MODELS, VALIDATION, Metric
 from strategies.rounds.exchange import Replies
-from strategies.rounds.replies import BadReply, read_tally
+from strategies.rounds.replies import BadReply, Reply, read_tally, unforeseen
 
 Columns = dict[str, Any]  # of rounds.csv or clients.csv
 KINDS = list(
@@ -25,7 +23,7 @@ AVERAGED = [metric for metric in METRICS if metric.bounds is not None]  # single
 
 
 def measure(
-    replies: Replies,
+    replies: Replies[Reply],
     examples: Mapping[str, int],
     lengths: Mapping[str, int] = TALLY_LENGTHS,
     held: Mapping[str, int] = MappingProxyType({}),
@@ -47,8 +45,9 @@ def measure(
                 if (size or kind != VALIDATION)
                 and (tally := read_tally(content, f"{model}{kind}", size, lengths)) is not None
             }
-        except BadReply as error:
-            replies.failures.setdefault(site, str(error))
+        except Exception as error:
+            reason = str(error) if isinstance(error, BadReply) else unforeseen(error)
+            replies.failures.setdefault(site, reason)
             del replies.content[site]
             continue
         if found:
@@ -57,7 +56,7 @@ def measure(
     each = {site: _columns([found], examples=True) for site, found in tallies.items()}
     for metric in AVERAGED:
         for site in each:
-            each[site] |= _numbers(metric, replies.content[site].get(metric.key))
+            each[site] |= _numbers(metric, replies.content[site].measures.get(metric.key, {}))
         for column in (f"{model}_{metric.key}" for model in MODELS):
             numbers = [columns[column] for columns in each.values() if column in columns]
             if numbers:
@@ -65,9 +64,8 @@ def measure(
     return pooled, each
 
 
-def _numbers(metric: Metric, record: object) -> Columns:
+def _numbers(metric: Metric, said: Mapping[str, Any]) -> Columns:
     """One number for each model, such as a sparse one's non-zero ratio; nonsense is left out."""
-    said = dict(record) if isinstance(record, MetricRecord) else {}
     assert metric.bounds is not None  # of a single number
     low, high = metric.bounds
     numbers = {model: number for model in MODELS if isinstance(number := said.get(model), float)}

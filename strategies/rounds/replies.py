@@ -1,35 +1,165 @@
-"""Reading replies: everything that can be wrong with one gets a name, and nothing unchecked is aggregated."""
+"""Reading what sites say: once, when it arrives, into types with bounds. Nothing unread goes further.
 
+A reply that has another type, name, length or size than ours can have is a failed reply, a BadReply in words. Numbers
+that are possible by themselves but not together are judged later, where what they should fit to is known.
+"""
+
+import unicodedata
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StringConstraints, TypeAdapter
+from pydantic import ValidationError as Unfit
 
 from bayes_core.predict.metrics import TALLY_LENGTHS, is_possible
+from fedbayes.protocol import messages as key
+from fedbayes.protocol.agreement import Claim
+
+TEXT = 200  # characters of a sentence from a site that anybody gets to see
+NOTES = 8  # of them in one reply
+RECORDS = 256  # in one reply
+EXAMPLES = 10**9  # at one site
+IN_REPORTS = 1e100  # sums of so large numbers are still finite
+LARGEST = 1e40  # of a mean; inputs are float32
+CLAIM = 2**24  # characters: names, means and variances of 100 000 columns
+
+Name = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")]
+Number = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)] | StrictFloat
+Size = Annotated[StrictInt, Field(ge=0, le=EXAMPLES)]
+Labels = Annotated[list[Annotated[str, StringConstraints(max_length=1000)]], Field(max_length=10_000)]
+
+_names = TypeAdapter(Annotated[list[Name], Field(max_length=RECORDS)])
+_report = TypeAdapter(Annotated[dict[Name, Number], Field(max_length=64)])
+_measures = TypeAdapter(dict[Name, dict[Name, Number | Annotated[list[Number], Field(max_length=100_000)]]])
+_notes = TypeAdapter(dict[Name, Annotated[str, StringConstraints(max_length=10_000)]])
+_claim = TypeAdapter(Claim)
 
 
 class BadReply(ValueError):
     """A reply that cannot be used; its text says why."""
 
 
-def read_tally(
-    content: RecordDict, name: str, examples: int, lengths: Mapping[str, int] = TALLY_LENGTHS
-) -> dict[str, list[float]] | None:
-    """The named tally of a reply (None where there is none), or BadReply.
+@dataclass(frozen=True)
+class Reply:
+    """A site's answer to an exchange."""
 
-    `examples` is the size of the test set that the site named in hello: no site can outweigh the others. `lengths`
-    says what the run's tallies hold.
+    arrays: dict[str, ArrayRecord] = field(default_factory=dict)
+    report: dict[str, int | float] = field(default_factory=dict)  # numbers that can be added up
+    notes: tuple[str, ...] = ()  # sentences, fit to be shown
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)  # tallies and counts, by record
+
+
+def read_reply(content: RecordDict) -> Reply:
+    """The reply, or BadReply. A number of the report that is beyond all sense is left out."""
+    try:
+        _names.validate_python(list(content))
+        arrays = {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
+        others = {name: record for name, record in content.items() if name not in arrays}
+        notes = others.pop(key.NOTES, ConfigRecord())
+        wrong = [name for name, record in others.items() if not isinstance(record, MetricRecord)]
+        if wrong or not isinstance(notes, ConfigRecord):
+            raise BadReply(f'a record "{[*wrong, key.NOTES][0]}" of another type than ours')
+        said = {name: dict(record) for name, record in others.items()}
+        report = _report.validate_python(said.pop(key.REPORT, {}))
+        return Reply(
+            arrays=arrays,
+            report={name: number for name, number in report.items() if abs(number) <= IN_REPORTS},
+            notes=tuple(map(shown, list(_notes.validate_python(dict(notes)).values())[:NOTES])),
+            measures=_measures.validate_python(said),
+        )
+    except Unfit as error:
+        raise BadReply(f"an unreadable reply ({what_is_wrong(error)})") from None
+
+
+def read_tally(
+    reply: Reply, name: str, examples: int, lengths: Mapping[str, int] = TALLY_LENGTHS
+) -> dict[str, list[float]] | None:
+    """The named tally of a reply (None where there is none, or nothing to count), or BadReply.
+
+    `examples` is the size of the test set that the site named in hello: no site counts for more. `lengths` says what
+    the run's tallies hold.
     """
-    record = content.get(name)
-    if record is None:
+    said = reply.measures.get(name)
+    if said is None or examples == 0:
         return None
     try:
-        if not isinstance(record, MetricRecord):
-            raise TypeError
-        tally = {key: [float(number) for number in record[key]] for key in record}  # type: ignore[union-attr]
+        tally = {key: [float(number) for number in numbers] for key, numbers in said.items()}
         if {key: len(numbers) for key, numbers in tally.items()} != lengths:
             raise ValueError
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         raise BadReply(f"an unreadable tally {name}") from None
     if not is_possible(tally, examples):
         raise BadReply(f"a tally {name} with impossible numbers")
     return tally
+
+
+# ---------------------------------------------------------------------- hello
+
+
+class Hello(BaseModel):
+    """What a site says of itself before it takes part."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    n_train: Size
+    n_test: Size
+    n_validation: Size = 0
+    input_shape: Annotated[list[Annotated[int, Field(ge=1, le=10**9)]], Field(max_length=8)]
+    classes: Labels
+    claim: Annotated[str, StringConstraints(max_length=CLAIM)]
+    fingerprint: Name
+    group: Annotated[int, Field(ge=-1, le=EXAMPLES)] = -1
+    partitions: Size = 0
+    labels: Annotated[list[Size], Field(max_length=10_000)] = []
+    data_changed: bool = False
+
+
+def read_hello(said: Mapping[str, Any]) -> Hello:
+    """BadReply where it is not one."""
+    try:
+        return Hello.model_validate(dict(said))
+    except Unfit as error:
+        raise BadReply(f"said an unreadable hello ({what_is_wrong(error)})") from None
+
+
+def read_claim(hello: Hello) -> Claim:
+    """What a site brings into the agreement; BadReply for anything that Claim has no place for."""
+    try:
+        _claim.validate_json(hello.claim, strict=True)  # types and depth first
+        claim = Claim.read(hello.claim)
+    except Unfit as error:
+        raise BadReply(f"said an unreadable claim ({what_is_wrong(error)})") from None
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise BadReply(f"said an impossible claim ({shown(error)})") from None
+    for moments in filter(None, (claim.inputs, claim.target)):
+        widest = max(*map(abs, moments.mean), *(v**0.5 for v in moments.variance), 0.0)
+        if moments.n > hello.n_train + hello.n_validation or widest > LARGEST:
+            raise BadReply("said an impossible claim (means and variances that its examples cannot have)")
+    if max(len(claim.classes), len(claim.shape)) > 10_000:
+        raise BadReply("said an impossible claim (more than 10000 classes)")
+    return claim
+
+
+# ---------------------------------------------------------------------- words
+
+
+def shown(said: object, limit: int = TEXT) -> str:
+    """Words from elsewhere, fit for a terminal and a table: one line, no control characters, cut."""
+    text = str(said)[: 8 * limit]
+    plain = "".join(" " if unicodedata.category(letter)[0] in "CZ" else letter for letter in text)
+    line = " ".join(plain.split())
+    return line if len(line) <= limit else line[:limit] + "…"
+
+
+def what_is_wrong(error: Unfit) -> str:
+    """The first thing that does not fit, without what it was."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"][:3]))
+    return shown(f"{where}: {first['msg']}" if where else first["msg"])
+
+
+def unforeseen(error: Exception) -> str:
+    """Why a site's reply was dropped, where nobody had thought of the reason."""
+    return shown(f"its reply could not be handled ({type(error).__name__}: {error})")

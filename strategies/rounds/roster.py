@@ -18,9 +18,12 @@ from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
 from fedbayes.protocol.settings import NAME, Settings
 from strategies.rounds.doubts import doubts
 from strategies.rounds.exchange import GRACE, Nearby, exchange, patience
+from strategies.rounds.majority import majority_of, majority_of_claims
+from strategies.rounds.replies import BadReply, Hello, read_claim, read_hello, shown
 
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
 POLL = 0.2
+LONGEST = 500  # characters of a site's own words
 
 
 class StrategyError(Exception):
@@ -105,6 +108,8 @@ class Roster:
         sites = self._hello(new, self._settings.wait_timeout if started else self._settings.round_timeout)
         if self.agreement is None and sites:
             sites = self._agree(sites)
+        if not started:
+            sites = self._alike(sites)
         for site in sites:
             problem = self._conflict(site, nodes)
             if problem and not started:
@@ -128,19 +133,20 @@ class Roster:
             )
             for node in nodes
         }  # fmt: skip
-        replies = exchange(self._grid, messages, min(patience(self._grid, seconds), limit))
+        replies = exchange(self._grid, messages, min(patience(self._grid, seconds), limit), _said)
         registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
         self._asked |= set(nodes)  # asked once: a node that is dead must not hold up every round
         for node, reason in replies.failures.items():
             self._leave_out(f"node {node} did not answer hello: {reason}")
         sites = []
-        for node, content in sorted(replies.content.items()):
+        for node, said in sorted(replies.content.items()):
             try:
-                sites.append(_read_hello(int(node), dict(content[key.HELLO]), registered.get(int(node))))
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                self._leave_out(
-                    f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
-                )
+                sites.append(_site(int(node), said, registered.get(int(node))))
+            except (
+                Exception
+            ) as error:  # it comes from another machine: whatever is wrong with it is its own trouble
+                words = f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
+                self._leave_out(shown(words, LONGEST))
         return sites
 
     def _agree(self, sites: list[Site]) -> list[Site]:
@@ -149,22 +155,44 @@ class Roster:
         try:
             self.agreement = Agreement.of(claims)
         except Disagreement as error:
-            raise StrategyError(str(error)) from None
+            kept = majority_of_claims(claims, self._settings.min_clients)
+            if not kept:
+                raise StrategyError(shown(error, LONGEST)) from None
+            claims = {name: claims[name] for name in sorted(kept)}
+            self.agreement = Agreement.of(claims)
+            self._leave_out_of_majority([site.name for site in sites if site.name not in claims], str(error))
+            sites = [site for site in sites if site.name in claims]
         for doubt in doubts(claims):
-            self._tell("warning", message=doubt)
+            self._tell("warning", message=shown(doubt, LONGEST))
         for site in sites:
             others = {name for other in sites if other is not site for name in other.classes}
             if others and others.isdisjoint(site.classes):
                 self._tell(
                     "warning",
                     message=f'Site "{site.name}" shares no class with the others; it has '
-                    f"{', '.join(site.classes[:12])}. If these are the same things under other names, "
+                    f"{shown(', '.join(site.classes[:12]))}. If these are the same things under other names, "
                     "the setting classes declares the names.",
                 )
         again = [site.node for site in sites if site.classes != self.agreement.classes]
         kept = [site for site in sites if site.node not in again]
         answered = self._hello(again, self._settings.round_timeout) if again else []
         return sorted(kept + answered, key=lambda site: site.node)
+
+    def _alike(self, sites: list[Site]) -> list[Site]:
+        """Those who have the model of most sites, where most of them have one; else everybody."""
+        kinds = {site.name: (site.fingerprint, site.input_shape) for site in sites}
+        kept = majority_of(kinds, self._settings.min_clients)
+        first = next((site for site in sites if site.name in kept), None)
+        odd = [site for site in sites if first and site.name not in kept]
+        for site in odd:
+            assert first is not None
+            self._leave_out_of_majority([site.name], _different_models(first, site))
+        return [site for site in sites if site not in odd]
+
+    def _leave_out_of_majority(self, names: list[str], why: str) -> None:
+        self._leave_out(
+            f"{' and '.join(f'site {name}' for name in names)}, since most sites agree without: {shown(why, LONGEST)}"
+        )
 
     def _leave_out(self, reason: str) -> None:
         self._error = self._error or reason
@@ -174,50 +202,65 @@ class Roster:
         twin = self.sites.get(site.name)
         if twin and twin.node in nodes:
             return f'Two nodes ({twin.node} and {site.node}) call themselves site "{site.name}".'
+        assert self.agreement is not None
+        if site.classes != self.agreement.classes:
+            return f'Site "{site.name}" has other classes than all sites have agreed on.'
         for other in self.sites.values():
             if (other.fingerprint, other.input_shape) != (site.fingerprint, site.input_shape):
-                return (
-                    f'Sites "{other.name}" and "{site.name}" have different models: '
-                    f"{other.fingerprint} for inputs {other.input_shape} and "
-                    f"{site.fingerprint} for inputs {site.input_shape}."
-                )
+                return _different_models(other, site)
         return None
+
+
+def _different_models(one: Site, other: Site) -> str:
+    return (
+        f'Sites "{one.name}" and "{other.name}" have different models: '
+        f"{one.fingerprint} for inputs {one.input_shape} and "
+        f"{other.fingerprint} for inputs {other.input_shape}."
+    )
 
 
 class HelloError(ValueError):
     """A site's own words on why it cannot take part."""
 
 
-def _read_hello(node: int, said: dict[str, Any], registered: str | None) -> Site:
+def _said(content: RecordDict) -> dict[str, Any]:
+    return dict(content.config_records[key.HELLO])
+
+
+def _site(node: int, said: dict[str, Any], registered: str | None) -> Site:
     """A site must call itself by the name that its key is registered for, where it is."""
-    name = str(said[key.SITE])
-    if not NAME.fullmatch(name) or name in (".", ".."):
+    name = shown(said.get(key.SITE), 100)
+    if name != said.get(key.SITE) or not NAME.fullmatch(name) or name in (".", ".."):
         raise HelloError(f"node {node} has the impossible site id {name[:40]!r}")
     if registered not in (None, name):
         raise HelloError(f'the key of site "{registered}" was used by a node that calls itself "{name}"')
     if error := said.get(key.ERROR):
-        raise HelloError(f"site {name}: {error}")
-    if int(said[key.N_TRAIN]) < 1:
+        raise HelloError(f"site {name}: {shown(error, LONGEST)}")
+    try:
+        hello = read_hello(said)
+        claim = read_claim(hello)
+    except BadReply as error:
+        raise HelloError(f"site {name} {error}") from None
+    if hello.n_train < 1:
         raise HelloError(f"site {name} has no training data")
     return Site(
         name=name,
         node=node,
-        n_train=int(said[key.N_TRAIN]),
-        n_test=int(said[key.N_TEST]),
-        input_shape=tuple(int(size) for size in said[key.INPUT_SHAPE]),
-        classes=tuple(str(label) for label in said[key.CLASSES]),
-        claim=Claim.read(str(said[key.CLAIM])),
-        fingerprint=str(said[key.FINGERPRINT]),
-        group=int(said[key.GROUP]) if said.get(key.GROUP, -1) >= 0 else None,
-        partitions=int(said.get(key.PARTITIONS, 0)),
-        labels=_read_labels(said),
-        n_validation=int(said.get(key.N_VALIDATION, 0)),
-        data_changed=bool(said.get(key.DATA_CHANGED, False)),
+        n_train=hello.n_train,
+        n_test=hello.n_test,
+        input_shape=tuple(hello.input_shape),
+        classes=tuple(hello.classes),
+        claim=claim,
+        fingerprint=hello.fingerprint,
+        group=hello.group if hello.group >= 0 else None,
+        partitions=hello.partitions,
+        labels=_labels(hello),
+        n_validation=hello.n_validation,
+        data_changed=hello.data_changed,
     )
 
 
-def _read_labels(said: dict[str, Any]) -> tuple[int, ...] | None:
+def _labels(hello: Hello) -> tuple[int, ...] | None:
     """Counts that fit what else the site says; nonsense is left out."""
-    labels = tuple(int(count) for count in said.get(key.LABELS, ()))
-    fits = len(labels) == len(said[key.CLASSES]) and sum(labels) == int(said[key.N_TRAIN])
-    return labels if fits and min(labels, default=-1) >= 0 else None
+    fits = len(hello.labels) == len(hello.classes) and sum(hello.labels) == hello.n_train
+    return tuple(hello.labels) if fits else None

@@ -68,7 +68,7 @@ def messages_to(grid: InProcessGrid) -> dict[str, Message]:
 
 def test_a_deployment_gets_all_messages_at_once(clock: Clock) -> None:
     grid = SlowGrid(clock, [5.0] * 40)
-    replies = exchange(grid, messages_to(grid), 60)
+    replies = exchange(grid, messages_to(grid), 60, dict)
     assert grid.most == 40 and len(replies.content) == 40 and not replies.failures
     assert list(replies.content) == sorted(replies.content)
     assert 5.0 <= clock.slept < 5.0 * (1 + 2 * room.SHARE), "it notices within a few percent of the wait"
@@ -79,28 +79,28 @@ def test_a_simulation_of_many_gets_a_few_at_a_time(clock: Clock, monkeypatch: py
     monkeypatch.setattr(room.os, "cpu_count", lambda: 2)
     grid = SlowGrid(clock, [0.5 + i / 1000 for i in range(1000)], simulated=True)
     assert under_way_at_most(grid, 1000) == 8
-    replies = exchange(grid, messages_to(grid), 1e6)
+    replies = exchange(grid, messages_to(grid), 1e6, dict)
     assert grid.most == 8 and len(replies.content) == 1000
     assert under_way_at_most(SlowGrid(clock, [1.0] * 10, simulated=True), 10) == 600, "of few clients, all"
 
 
 def test_replies_come_as_they_arrive(clock: Clock) -> None:
     grid = SlowGrid(clock, [3.0, 1.0, 2.0])
-    one = Exchange(messages_to(grid), 60)
+    one = Exchange(messages_to(grid), 60, dict)
     assert [site for site, _ in one.read(one.conduct(grid))] == ["1", "2", "0"]
     assert list(one.replies.content) == ["0", "1", "2"], "and are kept in the order of the sites"
 
 
 def test_the_time_is_bounded_and_who_is_late_is_named(clock: Clock) -> None:
     grid = SlowGrid(clock, [1.0, NEVER, 30.0, 61.0])
-    replies = exchange(grid, messages_to(grid), 60)
+    replies = exchange(grid, messages_to(grid), 60, dict)
     assert list(replies.content) == ["0", "2"] and 60 <= clock.slept < 62
     assert replies.failures == {"1": "no answer within 60 s", "3": "no answer within 60 s"}
 
 
 def test_a_simulated_client_is_never_late(clock: Clock) -> None:
     grid = SlowGrid(clock, [1.0, 7200.0], simulated=True)
-    replies = exchange(grid, messages_to(grid), patience(grid, 60))
+    replies = exchange(grid, messages_to(grid), patience(grid, 60), dict)
     assert list(replies.content) == ["0", "1"] and clock.slept > 3600, "it was waited for"
     assert patience(SlowGrid(clock, [1.0]), 60) == 60
 
@@ -111,7 +111,7 @@ def test_the_bound_holds_for_messages_that_were_never_sent(
     monkeypatch.setattr(room, "PAIRS", 1)
     monkeypatch.setattr(room.os, "cpu_count", lambda: 1)
     grid = SlowGrid(clock, [NEVER] * 9, simulated=True)
-    replies = exchange(grid, messages_to(grid), 60)
+    replies = exchange(grid, messages_to(grid), 60, dict)
     assert grid.most == 4 and not replies.content and len(replies.failures) == 9
     assert clock.slept < 62
 
@@ -128,7 +128,7 @@ def test_errors_and_undelivered_messages_are_named(clock: Clock) -> None:
         return ordinary(message)
 
     grid.reply = reply  # type: ignore[method-assign]
-    replies = exchange(grid, messages_to(grid), 60)
+    replies = exchange(grid, messages_to(grid), 60, dict)
     assert list(replies.content) == ["0", "3"]
     assert replies.failures == {"1": "Node unavailable", "2": "its message could not be delivered"}
     assert clock.slept < 2, "nobody waits for them"
@@ -136,11 +136,11 @@ def test_errors_and_undelivered_messages_are_named(clock: Clock) -> None:
 
 def test_a_late_reply_does_not_enter_the_next_exchange(clock: Clock) -> None:
     grid = SlowGrid(clock, [1.0, 90.0])
-    assert list(exchange(grid, messages_to(grid), 60).content) == ["0"]
+    assert list(exchange(grid, messages_to(grid), 60, dict).content) == ["0"]
     second = {"0": messages_to(grid)["0"]}
-    assert list(exchange(grid, second, 60).content) == ["0"]
+    assert list(exchange(grid, second, 60, dict).content) == ["0"]
     stray = Message(RecordDict({"said": ConfigRecord({})}), reply_to=next(iter(grid.under_way.values()))[1])
-    one = Exchange(second, 60)
+    one = Exchange(second, 60, dict)
     assert list(one.read([stray])) == [] and list(one.replies.failures) == ["0"]
 
 
@@ -168,3 +168,19 @@ def test_uploads_are_not_kept(federate: Callable[..., Outcome]) -> None:
     run = federate(grid=Watched({}, 8, interfere), rounds=2, eval_every=5)
     assert len(alive) == 2 * 8 * 2 and run.state == "finished"
     assert most == 0, "what was pulled before is gone when the next one is pulled"
+
+
+def test_a_reply_that_cannot_be_unpacked_is_its_senders_alone(clock: Clock) -> None:
+    grid = SlowGrid(clock, [0.0] * 4)
+    pull = grid.pull_messages
+
+    def broken(message_ids: Iterable[str]) -> Iterable[Message]:
+        ids = list(message_ids)
+        if "to 1007" in ids:
+            raise ValueError("no such object")
+        return pull(ids)
+
+    grid.pull_messages = broken  # type: ignore[method-assign]
+    replies = exchange(grid, messages_to(grid), 60, dict)
+    assert list(replies.content) == ["0", "2", "3"]
+    assert replies.failures == {"1": "its reply could not be handled (ValueError: no such object)"}

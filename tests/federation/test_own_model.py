@@ -83,7 +83,7 @@ def test_sites_with_different_networks_are_both_named(
     with pytest.raises(
         StrategyError, match=r'Sites "0" and "2" have different models: \w+ .* and \w+ for inputs'
     ):
-        federate(grid=grid, dataset=str(own / "own.npz"), **WORDS)
+        federate(grid=grid, dataset=str(own / "own.npz"), min_clients=3, **WORDS)
     assert asked == [0, 1, 2]
 
 

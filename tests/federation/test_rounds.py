@@ -172,7 +172,10 @@ def test_a_site_with_another_model_is_named(federate: Federate) -> None:
 
     grid.interfere = other_model  # type: ignore[assignment]
     with pytest.raises(StrategyError, match=r'Sites "0" and "2" have different models: .*feedface'):
-        federate(grid=grid)
+        federate(grid=grid, min_clients=3)
+    run = federate("without", grid=grid)
+    assert "site 2, since most sites agree without: Sites" in run.said("warning")[0]
+    assert {row["site"] for row in run.clients} == {"0", "1"} and run.state == "finished"
 
 
 def test_data_errors_reach_the_user_in_words(federate: Federate) -> None:

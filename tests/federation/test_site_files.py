@@ -138,10 +138,20 @@ def test_sites_that_disagree_stop_the_run_and_are_named(
     federate: Federate, clinics: Path, text: str, words: dict, sentence: str
 ) -> None:
     (clinics / "south.csv").write_text(text)
+    grid = sites(clinics)
     with pytest.raises(StrategyError) as caught:
-        federate(grid=sites(clinics), **words)
+        federate(grid=grid, min_clients=len(grid.contexts), **words)
     assert str(caught.value) == sentence
     assert not federate.latest.folder.exists()  # type: ignore[attr-defined]
+
+
+def test_one_that_disagrees_has_no_veto(federate: Federate, clinics: Path) -> None:
+    (clinics / "south.csv").write_text("temperature,finding\n1,flu\n2,cold\n3,flu\n")
+    run = federate(grid=sites(clinics), rounds=1)
+    assert run.said("warning")[0].startswith(
+        'Left out: site south, since most sites agree without: Sites "north" and "south" have different columns'
+    )
+    assert {row["site"] for row in run.clients} == {"east", "north", "west"}
 
 
 def test_other_names_for_the_same_things_are_suspected(federate: Federate, clinics: Path) -> None:

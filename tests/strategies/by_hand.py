@@ -11,6 +11,7 @@ from torch import Tensor
 from fedbayes.protocol.codec import Wire
 from strategies.rounds.intake import Intake
 from strategies.rounds.method import ServerMethod
+from strategies.rounds.replies import read_reply
 from strategies.rounds.stages.weigh import Weigh
 from strategies.rounds.state import Came, State
 
@@ -38,7 +39,7 @@ def one_round() -> OneRound:
             records: dict[str, Any] = {"report": MetricRecord(report)}
             if method.traits.uploads:
                 records["w"] = codec.leave(upload, upload)
-            intake.take(site, examples[place] if examples else 1, RecordDict(records))
+            intake.take(site, examples[place] if examples else 1, read_reply(RecordDict(records)))
         came = intake.close()
         return method.step(state, came), came
 

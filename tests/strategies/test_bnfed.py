@@ -18,6 +18,7 @@ from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.settings import Settings, SettingsError, defaults
 from strategies.bnfed import BNFed
 from strategies.rounds.intake import Intake
+from strategies.rounds.replies import read_reply
 from strategies.rounds.roster import Site
 from strategies.rounds.state import Came, State
 
@@ -49,7 +50,7 @@ def one_round(method: BNFed, state: State, uploads: dict[str, Tensor], **labels:
     for name, upload in uploads.items():
         own = method.send(state, name).get("own")
         records: dict[str, Any] = {"report": MetricRecord({}), "w": codec.leave(upload, own)}
-        intake.take(name, 8, RecordDict(records))
+        intake.take(name, 8, read_reply(RecordDict(records)))
     came = intake.close()
     return method.step(state, came), came
 

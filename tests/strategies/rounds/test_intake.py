@@ -17,7 +17,7 @@ from strategies.local import Local
 from strategies.pfedbayes import PFedBayes
 from strategies.rounds.intake import Intake
 from strategies.rounds.method import ServerMethod
-from strategies.rounds.replies import BadReply
+from strategies.rounds.replies import BadReply, Reply, read_reply
 from strategies.rounds.stages import Stage
 from strategies.rounds.stages.outliers import Outliers
 from strategies.rounds.stages.weigh import Weigh
@@ -56,13 +56,13 @@ def intake(method: ServerMethod, stages: Sequence[Stage] = (), number: int = 1, 
     return Intake(method, started(method), Wire(method.family), stages, number, expected, {})
 
 
-def content(uploads: Mapping[str, Tensor], family: Any = None, **report: Any) -> RecordDict:
+def content(uploads: Mapping[str, Tensor], family: Any = None, **report: Any) -> Reply:
     """As the client's half packs it: distributions by their rows, other tensors as they are."""
     wire = Wire(family or Point())
     records: dict[str, Any] = {
         name: wire.leave(tensor, tensor if tensor.dim() == 2 else None) for name, tensor in uploads.items()
     }
-    return RecordDict({**records, "report": MetricRecord(report)})
+    return read_reply(RecordDict({**records, "report": MetricRecord(report)}))
 
 
 def test_uploads_are_added_up_and_forgotten() -> None:
@@ -110,7 +110,7 @@ def test_nobody_in_a_sum_is_no_sum() -> None:
 
 def test_a_method_without_uploads_takes_reports_only() -> None:
     one = intake(Local())
-    one.take("a", 3, RecordDict({"report": MetricRecord({"loss": 0.5})}))
+    one.take("a", 3, read_reply(RecordDict({"report": MetricRecord({"loss": 0.5})})))
     came = one.close()
     assert [up.report for up in came.uploads] == [{"loss": 0.5}] and not came.sums
 
@@ -142,7 +142,7 @@ def f32(*numbers: float) -> Any:
 def test_a_distribution_that_cannot_be_used(records: dict[str, Any], words: str) -> None:
     one = intake(Holds())
     with pytest.raises(BadReply, match=words):
-        one.take("a", 1, RecordDict(records))
+        one.take("a", 1, read_reply(RecordDict(records)))
     came = one.close()
     assert not came.uploads and not came.sums and not one.held
 
@@ -163,20 +163,24 @@ def test_a_distribution_that_cannot_be_used(records: dict[str, Any], words: str)
 def test_a_tensor_of_its_own_shape_that_cannot_be_used(sizes: ArrayRecord, words: str) -> None:
     one = intake(Holds())
     with pytest.raises(BadReply, match=words):
-        one.take("a", 1, RecordDict({"w": record(theta=f32(1, 2, 3)), "sizes": sizes}))
+        one.take("a", 1, read_reply(RecordDict({"w": record(theta=f32(1, 2, 3)), "sizes": sizes})))
     assert not one.close().uploads
 
 
 def test_bytes_that_are_no_array_are_a_bad_reply() -> None:
     broken = ArrayRecord({"theta": Array("float32", (3,), "numpy.ndarray", b"rubbish")})
     with pytest.raises(BadReply, match="unreadable arrays"):
-        intake(FedAvg()).take("a", 1, RecordDict({"w": broken}))
+        intake(FedAvg()).take("a", 1, read_reply(RecordDict({"w": broken})))
 
 
 def test_one_part_is_not_added_where_another_is_bad() -> None:
     one = intake(Halves())
     with pytest.raises(BadReply):
-        one.take("site1", 1, RecordDict({"w": record(theta=f32(1, 2, 3)), "again": record(theta=f32(1))}))
+        one.take(
+            "site1",
+            1,
+            read_reply(RecordDict({"w": record(theta=f32(1, 2, 3)), "again": record(theta=f32(1))})),
+        )
     assert not one.close().sums
 
 
@@ -228,6 +232,6 @@ def test_sixteen_bits_are_added_to_the_servers_own() -> None:
     state = State({"w": torch.tensor([[0.1, 0.2], [-2.0, -2.0]])})
     received = wire.receive(wire.send(state.sent["w"]))
     one = Intake(method, state, wire, [], 1, 1, {})
-    one.take("a", 1, RecordDict({"w": wire.leave(received + 0.5, received)}))
+    one.take("a", 1, read_reply(RecordDict({"w": wire.leave(received + 0.5, received)})))
     total = one.close().sums["w"].result()
     torch.testing.assert_close(total, state.sent["w"] + 0.5, rtol=0, atol=1e-6)

@@ -1,0 +1,49 @@
+"""Who is left out when sites differ: no single one has a veto over a run for which enough others agree."""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
+
+from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
+
+COMPARED = 300  # different claims at most; each is compared with each
+
+
+def majority_of(kinds: Mapping[str, Hashable], at_least: int) -> set[str]:
+    """The names of the one kind that more than half have, and at least so many; nobody where there is none."""
+    if not kinds:
+        return set()
+    kind, number = Counter(kinds.values()).most_common(1)[0]
+    return {name for name, one in kinds.items() if one == kind} if _enough(number, kinds, at_least) else set()
+
+
+def majority_of_claims(claims: Mapping[str, Claim], at_least: int) -> set[str]:
+    """Sites whose claims fit together, more than half of them and at least so many; nobody where there are none.
+
+    Those who fit to most others come first, and whoever fits to all before is kept.
+    """
+    kinds = {name: (one.shape, one.classes, one.declared, one.features, one.brightest)
+             for name, one in claims.items()}  # fmt: skip
+    sizes = Counter(kinds.values())
+    if len(sizes) > COMPARED:
+        return set()
+    one_of = {kind: claims[name] for name, kind in kinds.items()}
+    fits = {kind: {other for other in sizes if _fit(one_of[kind], one_of[other])} for kind in sizes}
+    order = sorted(sizes, key=lambda kind: (-sum(sizes[other] for other in fits[kind]), repr(kind)))
+    kept: list[Hashable] = []
+    for kind in order:
+        if all(kind in fits[other] for other in kept):  # type: ignore[index]
+            kept.append(kind)
+    names = {name for name, kind in kinds.items() if kind in kept}
+    return names if _enough(len(names), claims, at_least) else set()
+
+
+def _fit(one: Claim, other: Claim) -> bool:
+    try:
+        Agreement.of({"one": one, "other": other})
+    except Disagreement:
+        return False
+    return True
+
+
+def _enough(number: int, everybody: Collection[object], at_least: int) -> bool:
+    return number > len(everybody) / 2 and number >= at_least

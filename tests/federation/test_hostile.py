@@ -1,0 +1,123 @@
+"""What one hostile site says ends nobody's run: it is left out, or dropped, named and counted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord
+from harness import Outcome
+from inprocess import InProcessGrid
+
+Federate = Callable[..., Outcome]
+Change = Callable[[Any], None]
+
+
+def liar(what: str, change: Change, number: int = 1) -> Callable[..., Message]:
+    """Changes the record `what` in this site's replies."""
+
+    def interfere(client: int, message: Message, reply: Message) -> Message:
+        if client == number and what in reply.content:
+            change(reply.content)
+        return reply
+
+    return interfere
+
+
+def hello(**words: Any) -> Change:
+    return lambda content: content["hello"].update(words)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        MetricRecord({"loss": 1.0, "uncertainty": [1.0, 2.0]}),
+        ConfigRecord({"loss": 1.0, "uncertainty": "very"}),
+        MetricRecord({f"number{i}": 1.0 for i in range(100)}),
+    ],
+    ids=["list", "text", "long"],
+)
+@pytest.mark.parametrize("rule", ["off", "weight"])
+def test_a_report_of_another_kind_is_a_failed_reply(federate: Federate, record: Any, rule: str) -> None:
+    run = federate(
+        interfere=liar("report", lambda content: content.update(report=record)), aggregation_confidence=rule
+    )
+    assert run.state == "finished"
+    assert [row["clients_failed"] for row in run.rows[1:]] == ["1"] * 4
+    assert "Site 1 dropped from this round: a" in run.said("warning")[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"claim": "[" * 200_000},
+        {"claim": "{}"},
+        {"n_train": "9" * 400},
+        {"n_train": 10**12},
+        {"n_test": -1},
+        {"input_shape": ["64"]},
+        {"classes": "0123456789"},
+        {"fingerprint": "\x1b[2J"},
+        {"site": ["1"]},
+    ],
+    ids=lambda words: f"{next(iter(words))}-{str(next(iter(words.values())))[:8]!r}",
+)
+def test_a_hello_that_is_none_is_left_out(federate: Federate, words: dict[str, Any]) -> None:
+    run = federate(interfere=liar("hello", hello(**words)), weighting="examples", rounds=1)
+    assert run.state == "finished" and {row["site"] for row in run.clients} == {"0", "2", "3"}
+    (warning,) = run.said("warning")
+    assert warning.startswith(("Left out: site 1 said an ", "Left out: node 1007 has the impossible site id"))
+    assert warning.isprintable() and len(warning) < 300
+
+
+def test_a_late_joiner_with_a_bottomless_claim_leaves_the_run_as_it_is(federate: Federate) -> None:
+    calm = federate("calm", grid=InProcessGrid({}, 3))
+    grid = InProcessGrid({}, 4)
+    grid.offline = {3}
+
+    def interfere(client: int, message: Message, reply: Message) -> Message:
+        if client == 0 and "report" in reply.content:
+            grid.offline = set()
+        if client == 3 and "hello" in reply.content:
+            reply.content["hello"]["claim"] = "[" * 200_000
+        return reply
+
+    for number, context in enumerate(grid.contexts.values()):
+        context.node_config = {"partition-id": min(number, 2), "num-partitions": 3}
+    grid.interfere = interfere
+    run = federate("run", grid=grid)
+    assert run.state == "finished" and "unreadable claim" in run.said("warning")[0]
+    assert (run.tensors["w"] == calm.tensors["w"]).all()
+
+
+def test_a_site_without_test_examples_is_not_divided_by(federate: Federate) -> None:
+    def nothing(content: Any) -> None:
+        if "hello" in content:
+            content["hello"]["n_test"] = 0
+        for name in ("pm", "gm", "pm_point", "gm_point"):
+            if name in content:
+                content[name] = MetricRecord(
+                    {key: [0.0] * len(numbers) for key, numbers in content[name].items()}
+                )
+
+    run = federate(interfere=lambda n, message, reply: (nothing(reply.content) if n == 1 else None, reply)[1])
+    assert run.state == "finished"
+    measured = [row["site"] for row in run.clients if row["round"] == "4" and row["gm_accuracy"]]
+    assert measured == ["0", "2", "3"] and 0 <= float(run.rows[-1]["gm_accuracy"]) <= 1
+
+
+def test_a_reply_that_nobody_thought_of_is_its_senders_trouble(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from strategies.pfedbayes import PFedBayes
+
+    expects = PFedBayes.expects
+
+    def surprised(self: Any, state: Any, site: str, report: Any) -> Any:
+        if site == "1":
+            raise ZeroDivisionError("what\na surprise")
+        return expects(self, state, site, report)
+
+    monkeypatch.setattr(PFedBayes, "expects", surprised)
+    run = federate()
+    assert [row["clients_failed"] for row in run.rows[1:]] == ["1"] * 4
+    assert "its reply could not be handled (ZeroDivisionError: what a surprise)" in run.said("warning")[0]
