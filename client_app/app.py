@@ -29,7 +29,7 @@ from client_app.stages import Departure
 from client_app.store import Store, holds
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.settings import SettingsError
-from fedbayes.protocol.streams import seed_of
+from fedbayes.protocol.streams import reseed
 from fedbayes.protocol.user_code import problem
 
 app = ClientApp()
@@ -144,7 +144,7 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
     tensors = {name: one.codec.receive(record).to(site.device) for name, record in records.items()}
     shares = any(name.endswith(key.STATISTICS) for name in tensors)
     received = Received.of(tensors, site.network) if shares else tensors
-    torch.manual_seed(seed_of(one.settings.seed, site.origin, number, "measured network"))
+    reseed(site.device, one.settings.seed, site.origin, number, "measured network")
     stored = store.load(before=number)
     state = stored.tensors if stored else method.start(received)
     state = {name: tensor.to(site.device) for name, tensor in state.items()}
@@ -160,7 +160,7 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
                     number - 1, made | calibration(method, models["pm"], site.validation, number)
                 )
     if said[key.TRAIN]:
-        torch.manual_seed(seed_of(one.settings.seed, site.origin, number, "network"))  # dropout and the like
+        reseed(site.device, one.settings.seed, site.origin, number, "network")  # dropout and the like
         trained = method.train(state, received, number)
         if not all(map(is_finite, without_buffers(trained.state).values())):
             raise SiteError("training diverged to values that are not finite; the state before it is kept")

@@ -141,28 +141,32 @@ class Moments:
         self.waiting: list[float] = []  # weights of those that are held
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
-        held = self.held[len(self.waiting)]
-        held.copy_(upload)
-        for block in blocks(held.shape[1]):  # by blocks: the same bits with any number of threads
-            held[1, block] = softplus(held[1, block])
+        self.held[len(self.waiting)].copy_(upload)
         self.weights.append(weight)
         self.waiting.append(weight)
         if len(self.waiting) == HELD:
             self._flush()
 
     def _flush(self) -> None:
-        kernels, (_, rows, size) = library(), self.held.shape
-        if isinstance(kernels, str):
-            for held, weight in zip(self.held, self.waiting, strict=False):
-                for block in blocks(size):
-                    self._add(held, block, weight)
-        else:
-            tally = kernels.tally_moments if rows == 2 else kernels.tally_gated_moments
-            weights = torch.tensor(self.waiting, dtype=torch.float64)
-            origin, held, weight = (tensor.data_ptr() for tensor in (self.origin, self.held, weights))
-            given = self.sums.data_ptr(), size, origin, held, len(self.waiting), weight, OFF, COARSE
-            in_threads(size, lambda begin, end: tally(*given, begin, end))
+        in_threads(self.held.shape[2], self._flush_part)
         self.waiting.clear()
+
+    def _flush_part(self, begin: int, end: int) -> None:
+        """By blocks of one thread each: the same bits with any number of threads, and what is held is read once."""
+        kernels, (_, rows, size) = library(), self.held.shape
+        held, weights = self.held[: len(self.waiting)], torch.tensor(self.waiting, dtype=torch.float64)
+        for block in blocks(end, begin):
+            for rho in held[:, 1, block]:
+                softplus(rho, out=rho)  # type: ignore[call-arg]  # in place
+            if isinstance(kernels, str):
+                for upload, weight in zip(held, self.waiting, strict=True):
+                    self._add(upload, block, weight)
+            else:
+                tally = kernels.tally_moments if rows == 2 else kernels.tally_gated_moments
+                pointers = (tensor.data_ptr() for tensor in (self.sums, self.origin, self.held, weights))
+                sums, origin, first, weight = pointers
+                given = sums, size, origin, first, len(held), weight, OFF, COARSE, 1.0
+                tally(*given, block.start, block.stop)
 
     def _add(self, held: Tensor, block: slice, weight: float) -> None:
         distance = held[0, block].double() - self.origin[0, block]
@@ -177,8 +181,12 @@ class Moments:
         if self.waiting:
             self._flush()
         out = torch.empty(self.origin.shape)
-        for block in blocks(out.shape[1]):  # float64 throughout would take as much memory as the sums
-            self._finish(block, out[:, block])
+
+        def finish(begin: int, end: int) -> None:
+            for block in blocks(end, begin):  # float64 throughout would take as much memory as the sums
+                self._finish(block, out[:, block])
+
+        in_threads(out.shape[1], finish)
         return out
 
     def _finish(self, block: slice, out: Tensor) -> None:

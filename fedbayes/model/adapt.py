@@ -26,7 +26,7 @@ from fedbayes.model.inputs import labels, scaled, scaled_by_itself
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.columns import TITLES
 from fedbayes.protocol.messages import CLUSTER
-from fedbayes.protocol.streams import seed_of, stream
+from fedbayes.protocol.streams import reseed, stream
 from server_app.rows import NONE
 
 ROUNDS = 20  # of `local-steps` steps each, unless the user says otherwise
@@ -83,7 +83,7 @@ def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
         )
     card = Card.of(method, settings.run_name, site, agreement)
     for number in range(1, settings.rounds + 1):
-        torch.manual_seed(seed_of(settings.seed, site, number, "network"))  # dropout and the like
+        reseed(method.device, settings.seed, site, number, "network")  # dropout and the like
         prior = method.models(state, received).get("gm")
         trained = method.train(state, received, number)
         state, cluster = trained.state, trained.report.get(CLUSTER)

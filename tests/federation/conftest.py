@@ -1,5 +1,6 @@
 """A whole federation in this process, small enough to run dozens of times."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ Federate = Callable[..., Outcome]
 
 @pytest.fixture
 def federate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federate:
-    """federate(name, clients=4, interfere=…, shuffle=…, **settings) runs one and returns its Outcome."""
+    """federate(name, clients=4, interfere=…, shuffle=…, report=…, **settings) runs one and returns its Outcome."""
     return _federation(tmp_path, monkeypatch)
 
 
@@ -30,6 +31,8 @@ def federate_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federate
 
 def _federation(folder: Path, patch: pytest.MonkeyPatch) -> Federate:
     torch.set_num_threads(1)
+    write_report = server._report
+    patch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power; a third of a run's time
     patch.setattr("strategies.rounds.roster.SETTLE", 0.0)
     patch.setattr("strategies.rounds.exchange.time", Clock())
 
@@ -39,6 +42,7 @@ def _federation(folder: Path, patch: pytest.MonkeyPatch) -> Federate:
         interfere: Interfere | None = None,
         shuffle: int | None = None,
         grid: InProcessGrid | None = None,
+        report: bool = False,
         **settings: Any,
     ) -> Outcome:
         words = {key.replace("_", "-"): value for key, value in settings.items()}
@@ -49,6 +53,7 @@ def _federation(folder: Path, patch: pytest.MonkeyPatch) -> Federate:
         patch.setattr(
             server, "emit", lambda event, **fields: outcome.events.append({"event": event, **fields})
         )
+        patch.setattr(server, "_report", write_report if report else lambda folder: None)
         grid = grid or InProcessGrid({}, clients, interfere, shuffle)
         for context in grid.contexts.values():
             context.run_config = parsed.as_config()

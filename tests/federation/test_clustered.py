@@ -46,7 +46,7 @@ def latest(run: Outcome) -> dict[str, str]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_groups_are_found(federate: Federate, method: str) -> None:
-    run = federate(**words(method))
+    run = federate(report=True, **words(method))
     last = run.rows[-1]
     assert (last["adjusted_rand"], last["clusters"], last["cluster_changes"]) == ("1.0", "2", "0")
     assert list(latest(run).values()) in (TRUTH, ["1", "1", "1", "0", "0", "0"])

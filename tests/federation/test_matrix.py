@@ -74,7 +74,9 @@ def cell(
     method, kind = request.param
     folder = tmp_path_factory.mktemp("disks")
     settings = {"method": method, "model": "mlp", "eval_every": 1, **DATA[kind]}
-    whole = federate_once(f"{method}-{kind}", grid=with_logs(folder / "whole"), rounds=4, **settings)
+    whole = federate_once(
+        f"{method}-{kind}", grid=with_logs(folder / "whole"), rounds=4, report=True, **settings
+    )
     federate_once(f"{method}-{kind}-torn", grid=with_logs(folder / "torn"), rounds=2, **settings)
     again = with_logs(folder / "torn")  # the coordinator and all sites have been started anew
     resumed = federate_once(f"{method}-{kind}-torn", grid=again, rounds=4, resume=True, **settings)

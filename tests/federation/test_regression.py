@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,18 @@ def fresh_sites() -> None:
     client_app.site.forget()
 
 
+@pytest.fixture(scope="module")
+def trained(federate_once: Federate) -> Callable[..., Outcome]:
+    """trained(method=…, scale=…): such a run, once for all tests that only look at it."""
+
+    @cache
+    def run(**words: str) -> Outcome:
+        client_app.site.forget()
+        return federate_once("-".join(["run", *words.values()]), report=True, **PEOPLE, **words)
+
+    return run
+
+
 def store(run: Outcome, site: str) -> Path:
     return run.folder.parent / "state" / run.folder.name / site
 
@@ -61,8 +74,8 @@ def people(path: Path, since: int, until: int, target: bool = True) -> str:
 
 
 @pytest.mark.parametrize("method", ["pfedbayes", "sfedbayes", "cfedbayes", "fedavg", "fedprox", "local"])
-def test_every_method_learns_numbers(federate: Federate, method: str) -> None:
-    run = federate(method=method, **PEOPLE)
+def test_every_method_learns_numbers(trained: Federate, method: str) -> None:
+    run = trained(method=method)
     models = {"fedavg": ["gm"], "fedprox": ["gm"], "local": ["pm"]}.get(method, ["pm", "gm"])
     first, *_, last = [row for row in run.rows if row[f"{models[0]}_rmse"]]
     for model in models:
@@ -77,8 +90,8 @@ def test_every_method_learns_numbers(federate: Federate, method: str) -> None:
     assert math.sqrt(sum(errors) / 4) == pytest.approx(float(last[f"{models[0]}_rmse"]), abs=1e-4)
 
 
-def test_a_resumed_run_ends_the_same(federate: Federate) -> None:
-    whole = federate("whole", **PEOPLE)
+def test_a_resumed_run_ends_the_same(federate: Federate, trained: Federate) -> None:
+    whole = trained(method="pfedbayes")
     federate("half", **PEOPLE | {"rounds": 6})
     half = federate("half", **PEOPLE | {"resume": True})
     assert half.metrics == whole.metrics
@@ -86,15 +99,15 @@ def test_a_resumed_run_ends_the_same(federate: Federate) -> None:
 
 
 def test_fixed_noise_is_in_the_target_s_units(federate: Federate) -> None:
-    federate("fixed", noise=55.0, **PEOPLE)
+    federate("fixed", noise=55.0, **PEOPLE | {"rounds": 1})
     personal = PersonalModel.load(store(federate.latest, "0"))  # type: ignore[attr-defined]
     x = load_diabetes(scaled=False).data[:5]
     torch.testing.assert_close(personal.forecast(x).noise, torch.full((5,), 55.0, dtype=torch.float64))
     assert len(personal.v[0]) == 10 * 100 + 100 + 100 + 1
 
 
-def test_each_site_may_scale_for_itself(federate: Federate) -> None:
-    run = federate(scale="site", **PEOPLE)
+def test_each_site_may_scale_for_itself(trained: Federate) -> None:
+    run = trained(method="pfedbayes", scale="site")
     assert 50 < float(run.rows[-1]["pm_rmse"]) < 72
     cards = [PersonalModel.load(store(run, site)).card.agreement.target_mean for site in "01"]
     assert cards[0] != cards[1] and all(100 < float(mean or 0) < 200 for mean in cards)
@@ -121,15 +134,15 @@ def test_a_false_tally_is_refused(federate: Federate) -> None:
             reply.content["pm"] = MetricRecord({**reply.content["pm"], "squared_error": [-1.0]})
         return reply
 
-    run = federate(interfere=interfere, **PEOPLE)
+    run = federate(interfere=interfere, **PEOPLE | {"rounds": 1})
     assert any("a tally pm with impossible numbers" in text for text in run.said("warning"))
     assert {row["site"] for row in run.clients if row["pm_rmse"]} == {"0", "2", "3"}
 
 
 def test_predict_writes_numbers_with_intervals(
-    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = federate(**PEOPLE)
+    run = trained(method="pfedbayes")
     data = people(tmp_path / "new.csv", 400, 442)
     status, table, said = command(capsys, "predict", store(run, "2"), data)
     rows = list(csv.DictReader(io.StringIO(table)))
@@ -158,9 +171,9 @@ def test_predict_writes_numbers_with_intervals(
 
 @pytest.mark.parametrize("scale", ["pooled", "site"])
 def test_a_new_site_adapts(
-    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: str
+    trained: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: str
 ) -> None:
-    run = federate(scale=scale, **PEOPLE)
+    run = trained(method="pfedbayes", **{"scale": "site"} if scale == "site" else {})
     mine, held = people(tmp_path / "mine.csv", 320, 400), people(tmp_path / "held.csv", 400, 442)
     status, said, error = command(
         capsys, "adapt", run.folder, mine, "--out", tmp_path / "mine", "--test", held, "rounds=5"
@@ -173,10 +186,10 @@ def test_a_new_site_adapts(
 
 
 def test_the_exported_network_says_the_same(
-    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    run = federate(**PEOPLE)
+    run = trained(method="pfedbayes")
     held = people(tmp_path / "held.csv", 400, 442)
     status, said, error = command(
         capsys, "export", store(run, "1"), "--out", tmp_path / "out", "--test", held
@@ -196,8 +209,8 @@ def test_the_exported_network_says_the_same(
     assert f"{error_:.4f}"[:5] in said and sd.std() < 1e-3 and 30 < sd[0] < 90
 
 
-def test_the_report_tells_of_numbers(federate: Federate) -> None:
-    page = (federate(**PEOPLE).folder / "report.html").read_text("utf-8")
+def test_the_report_tells_of_numbers(trained: Federate) -> None:
+    page = (trained(method="pfedbayes").folder / "report.html").read_text("utf-8")
     assert 'id="convergence"' in page and 'id="intervals"' in page and "an RMSE of" in page
     assert "Intervals that should hold 90" in page
     for figure in ("reliability", "uncertainty", "histograms"):
@@ -206,15 +219,15 @@ def test_the_report_tells_of_numbers(federate: Federate) -> None:
 
 
 def test_comparisons_and_lists_tell_of_numbers(
-    federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federate("a", **PEOPLE)
-    federate("b", method="local", **PEOPLE)
-    status, said, _ = command(capsys, "compare", "a", "b", f"out-dir={tmp_path}", "--to", tmp_path / "both")
+    one, other = trained(method="pfedbayes").folder, trained(method="local").folder
+    words = (one.name, other.name, f"out-dir={one.parent}", "--to", tmp_path / "both")
+    status, said, _ = command(capsys, "compare", *words)
     assert status == 0 and "PM RMSE" in said
     assert "The lowest personal RMSE" in (tmp_path / "both.html").read_text("utf-8")
-    status, said, _ = command(capsys, "runs", f"out-dir={tmp_path}")
-    rmse = float([row for row in read_rows(tmp_path / "b" / "rounds.csv") if row["pm_rmse"]][-1]["pm_rmse"])
+    status, said, _ = command(capsys, "runs", f"out-dir={one.parent}")
+    rmse = float([row for row in read_rows(other / "rounds.csv") if row["pm_rmse"]][-1]["pm_rmse"])
     assert status == 0 and f"{rmse:.3f}" in said
 
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from server_app.report.files import read_run
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]
+
 ALWAYS = {
     "result",
     "convergence",
@@ -25,6 +27,11 @@ ALWAYS = {
     "seconds",
     "traffic",
 }
+
+
+@pytest.fixture
+def federate(federate: Federate) -> Federate:
+    return partial(federate, report=True)
 
 
 def figures(run: Outcome) -> set[str]:
@@ -73,7 +80,7 @@ def test_a_failed_run_has_a_report_with_the_reason(federate: Federate) -> None:
 
     with pytest.raises(StrategyError):
         federate(interfere=dead)
-    run: Outcome = federate.latest  # type: ignore[attr-defined]
+    run: Outcome = federate.func.latest  # type: ignore[attr-defined]
     page = (run.folder / "report.html").read_text("utf-8")
     assert run.state == "failed" and "The run failed</b>" in page and "the &lt;disk&gt; is full" in page
     assert "convergence" in figures(run)

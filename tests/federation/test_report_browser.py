@@ -106,10 +106,12 @@ def pages(federate_once: Federate) -> dict[str, Path]:
         return reply
 
     runs = [
-        federate_once("pfedbayes", interfere=late),
-        federate_once("cfedbayes", clients=8, method="cfedbayes", family="spike-slab", layout="rotated"),
-        federate_once("fedavg", method="fedavg", interfere=renamed),
-        federate_once("many", clients=50, rounds=1, local_steps=1, size="1+1"),
+        federate_once("pfedbayes", report=True, interfere=late),
+        federate_once(
+            "cfedbayes", report=True, clients=8, method="cfedbayes", family="spike-slab", layout="rotated"
+        ),
+        federate_once("fedavg", report=True, method="fedavg", interfere=renamed),
+        federate_once("many", report=True, clients=50, rounds=1, local_steps=1, size="1+1"),
     ]
     found = {run.folder.name: run.folder / "report.html" for run in runs}
     folders = [run.folder for run in runs[:3]]

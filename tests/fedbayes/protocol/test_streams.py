@@ -2,7 +2,7 @@
 
 import torch
 
-from fedbayes.protocol.streams import seed_of, stream
+from fedbayes.protocol.streams import reseed, seed_of, stream
 
 
 def test_seeds_are_pinned() -> None:
@@ -38,3 +38,10 @@ def test_a_stream_is_its_own() -> None:
     first, again, other = (torch.rand(4, generator=stream(1, name)) for name in ("a", "a", "b"))
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(torch.rand(3), expected)  # the global stream is not touched
+
+
+def test_torch_s_own_generator_is_seeded_as_torch_would() -> None:
+    reseed(torch.device("cpu"), 1, "site-3", 7, "network")
+    drawn = torch.rand(5)
+    torch.manual_seed(seed_of(1, "site-3", 7, "network"))
+    assert torch.equal(torch.rand(5), drawn)
