@@ -1,7 +1,7 @@
 """How often `clusters=0` finds the right number of clusters, and the right ones: cases × seeds on real images.
 
-    python experiments/clusters_chosen.py --seeds 100-119
-    python experiments/clusters_chosen.py --data mnist --data-dir DIR --seeds 100-102
+    python experiments/clusters_chosen.py --seeds 300-319
+    python experiments/clusters_chosen.py --data mnist --data-dir DIR --seeds 300-309
 
 Every client trains once from the common start, as in round 0 of a run. The kinds of client are the symmetries of the
 square, with and without the colours reversed. What was measured is kept in `--cache`, so that another rule can be
@@ -20,9 +20,9 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from bayes_core import symmetric_kl_matrix
-from bayes_core.flat import flatten
+from bayes_core.flat import flatten, shapes_of
 from bayes_core.server.clustering import choose_k_with_evidence
+from bayes_core.server.moves import compare_learned, units_of
 from client_app.data.sources import read_pool
 from client_app.methods.cfedbayes import CFedBayes
 from fedbayes.protocol.models import build
@@ -72,12 +72,18 @@ CASES = [
     Case("5 labels, one kind, 20", (20,), labels=5),
     Case("5 labels, 5+5", (5, 5), labels=5),
     Case("1 noisy of 10", (10,), noisy=1),
+    Case("2 noisy of 10", (10,), noisy=2),
     Case("3 noisy of 10", (10,), noisy=3),
+    Case("5 noisy of 10", (10,), noisy=5),
+    Case("6 noisy of 20", (20,), noisy=6),
+    Case("3 noisy of 12, n 20…400", (12,), unequal=True, noisy=3),
     Case("spike-slab, one kind, 10", (10,), family="spike-slab"),
     Case("spike-slab, one kind, 20", (20,), family="spike-slab"),
     Case("spike-slab, 5+5", (5, 5), family="spike-slab"),
     Case("spike-slab, 4×5", (5,) * 4, family="spike-slab"),
+    Case("spike-slab, 4+4+4, n 20…400", (4, 4, 4), unequal=True, family="spike-slab"),
     Case("spike-slab, 1+9", (1, 9), family="spike-slab"),
+    Case("spike-slab, 3 noisy of 10", (10,), noisy=3, family="spike-slab"),
 ]
 
 
@@ -101,30 +107,31 @@ def clients(case: Case, seed: int, data: str, data_dir: str) -> Iterator[tuple[T
         yield x.contiguous(), noise if number < case.noisy else y
 
 
-def measured(case: Case, seed: int, data: str, data_dir: str, cache: Path) -> Tensor:
-    """Ψ of the common start and the clients after it, (N+1, N+1)."""
-    file = cache / f"{data} {case.name} {seed}.npz"
+def measured(case: Case, seed: int, data: str, data_dir: str, kept: Path) -> tuple[Tensor, Tensor]:
+    """Ψ of what the clients have learned, and of each and the common start."""
+    file = kept / f"{data} {case.name} {seed}.npz"
     if not file.exists():
         words = {"method": "cfedbayes", "dataset": data, "seed": seed, "family": case.family}
         settings = Settings.parse(defaults() | words)
-        cpu, stack = torch.device("cpu"), []
+        cpu, uploads = torch.device("cpu"), []
         for number, (x, y) in enumerate(clients(case, seed, data, data_dir)):
             network = build("dnn", x.shape[1:], 10, seed)
             method = CFedBayes(settings, network, x, y, str(number), cpu)
             w = method.family.init(flatten(network), method.options.rho_init, method.options.lambda_init)
-            stack.append(method.train(method.start({"w": w}), {"w": w}, 0).uploads["w"])
-        psi = symmetric_kl_matrix(torch.stack([w, *stack]), method.family)
-        cache.mkdir(parents=True, exist_ok=True)
-        np.savez(file, psi=psi.numpy())
-    return torch.from_numpy(np.load(file)["psi"])
+            uploads.append(method.train(method.start({"w": w}), {"w": w}, 0).uploads["w"])
+        units = units_of(shapes_of(network).values())
+        psi, start = compare_learned(uploads, w, method.family, units)
+        kept.mkdir(parents=True, exist_ok=True)
+        np.savez(file, psi=psi.numpy(), start=start.numpy())
+    found = np.load(file)
+    return torch.from_numpy(found["psi"]), torch.from_numpy(found["start"])
 
 
-def line(case: Case, seeds: list[int], data: str, data_dir: str, cache: Path) -> str:
+def line(case: Case, seeds: list[int], data: str, data_dir: str, kept: Path) -> str:
     found: Counter[int] = Counter()
     right, unsure, wrong_and_sure, scores = 0, 0, 0, []
     for seed in seeds:
-        psi = measured(case, seed, data, data_dir, cache)
-        choice = choose_k_with_evidence(psi[1:, 1:], psi[0, 1:])
+        choice = choose_k_with_evidence(*measured(case, seed, data, data_dir, kept))
         score = adjusted_rand_score(case.groups, choice.kinds.labels)
         found[choice.k] += 1
         scores.append(score)
@@ -144,9 +151,9 @@ def main() -> None:
     )
     parser.add_argument("--data", default="digits", choices=EXAMPLES)
     parser.add_argument("--data-dir", default="data")
-    parser.add_argument("--seeds", default="100-119", help="first-last; the rule was made on 0-9")
+    parser.add_argument("--seeds", default="300-319", help="first-last; the rule was made on 0-29")
     parser.add_argument("--cases", default="", help="only cases whose name has this in it")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "clusters-chosen")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "kinds-of-clients")
     given = parser.parse_args()
     torch.set_num_threads(1)
     first, _, last = given.seeds.partition("-")

@@ -14,16 +14,18 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayes_core import Gaussian, symmetric_kl_matrix
 from bayes_core.families import Family
+from bayes_core.flat import shapes_of
 from bayes_core.server.aggregate import Mean
 from bayes_core.server.clustering import choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
+from bayes_core.server.moves import Units, compare_learned, units_of
 from fedbayes.protocol.settings import FamilyName, Natural, Options
 from fedbayes.protocol.streams import seed_of
 from strategies.rounds.clusters import Clusters, chosen_cluster
-from strategies.rounds.state import Came, Part, State, Traits
+from strategies.rounds.state import Came, Fresh, Part, State, Traits
 from strategies.sfedbayes import SFedBayes, SparseOptions
 
 
@@ -41,11 +43,20 @@ class CFedBayes(SFedBayes):
     openings = 1
     reads: ClassVar[type[Options]] = ClusterOptions
     options: ClusterOptions
+    units: Units = ()  # of the network; round 0 of somebody's own Flower app may go without
 
     def make_family(self) -> Family:
         return Gaussian() if self.options.family == "gaussian" else super().make_family()
 
     # ------------------------------------------------------------------ round 0
+
+    def weights_of(self, network: nn.Module) -> Tensor:
+        self.units = units_of(shapes_of(network).values())
+        return super().weights_of(network)
+
+    def init(self, fresh: Fresh) -> State:
+        state = super().init(fresh)
+        return replace(state, facts={"units": self.units})
 
     def holds(self, number: int) -> bool:
         """The uploads of round 0 are compared with each other."""
@@ -57,7 +68,9 @@ class CFedBayes(SFedBayes):
         uploads = [upload.parts["w"] for upload in came.uploads]
         psi = symmetric_kl_matrix(torch.stack(uploads), self.family)
         start = symmetric_kl_to(state.sent["w"], uploads, self.family)
-        choice = choose_k_with_evidence(psi, start, sites)
+        units = state.facts.get("units", ())
+        learned = compare_learned(uploads, state.sent["w"], self.family, units) if units else (psi, start)
+        choice = choose_k_with_evidence(*learned, sites)
         found, asked = choice.kinds, min(self.options.clusters, len(sites))
         labels = (
             clusters_asked_for(psi, asked, seed_of(self.seed, "clusters"), start) if asked else found.labels
