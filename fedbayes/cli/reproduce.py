@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedbayes.reproduce.sheets import Sheet
     from fedbayes.reproduce.work import Job
 
-OUT_DIR = "runs/reproduce"
+DATA_DIR, OUT_DIR = "data", "runs/reproduce"
 STOPPED, FAILED = 130, 1
 
 
@@ -40,7 +40,7 @@ def reproduce(
         int | None, typer.Option(metavar="N", help="200 for the DNN and 150 for the VGG unless given.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="1,2,3", help="1 unless given.")] = None,
-    data_dir: Annotated[str, typer.Option(metavar="DIR", help="Where the data sets are.")] = "data",
+    data_dir: Annotated[str, typer.Option(metavar="DIR", help="Where the data sets are.")] = DATA_DIR,
     out_dir: Annotated[
         str, typer.Option(metavar="DIR", help="For the runs and what is made of them.")
     ] = OUT_DIR,
@@ -87,9 +87,10 @@ def reproduce(
     for file in output.write(folder):
         say(console, f"Written:     {shown(file)}")
     if not finished:
-        given = {"--only": only, "--rounds": rounds, "--seeds": seeds, "--ledger": ledger}
-        given |= {"--data-dir": data_dir, "--out-dir": out_dir if out_dir != OUT_DIR else "", "--jobs": jobs}
-        words = [word for key, value in given.items() if value for word in (key, str(value))]
+        given = {"--only": only, "--rounds": rounds, "--seeds": seeds, "--ledger": ledger, "--jobs": jobs}
+        given |= {"--data-dir": data_dir, "--out-dir": out_dir}
+        usual = (None, "", 1, DATA_DIR, OUT_DIR)
+        words = [word for key, value in given.items() if value not in usual for word in (key, str(value))]
         words += ["--all-methods"] if all_methods else []
         say(console, f"Go on with:  {shlex.join(['fedbayes', 'reproduce', what, *words])}")
         raise typer.Exit(STOPPED)
