@@ -9,7 +9,7 @@ from pathlib import Path
 from fedbayes.protocol.files import replace_file
 from fedbayes.reproduce.cells import Cell, cells
 from fedbayes.reproduce.claims import Claim, Figure, Verdict, claims, papers_own, verdict
-from fedbayes.reproduce.ledger import Ledger
+from fedbayes.reproduce.ledger import FAILED, Ledger
 from fedbayes.reproduce.results import Result, results, with_further
 from fedbayes.reproduce.sheets import ABOUT, NAMES, Sheet, flat_csv, markdown, sheets
 from server_app.report.certainty import entropy
@@ -89,6 +89,8 @@ class Output:
             for one in self.verdicts
         ]
         parts.append(f"## What the paper says of it\n\n{markdown(Sheet('', VERDICTS, rows, ()))}")
+        failed = [f"- {one.cell.name}: {one.why}" for one in self.results if one.state == FAILED]
+        parts += ["## What failed\n\n" + "\n".join(failed)] if failed else []
         return "\n\n".join(parts) + "\n"
 
     def write(self, folder: Path) -> list[Path]:

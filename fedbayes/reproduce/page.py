@@ -33,9 +33,9 @@ def render(output: "Output") -> str:
         ],
         figures=drawings(output.results) if output.what == "figures" else [],
         missing=[
-            f"{TITLES[one.cell.data]} {one.cell.size}, {one.cell.method}: {one.state}."
+            f"{TITLES[one.cell.data]} {one.cell.size}, {one.cell.method}: {one.state}. {one.why}"
             for one in output.results
-            if not one.entries and one.state.startswith(("failed", "not run:"))
+            if one.why
         ],
     )
 

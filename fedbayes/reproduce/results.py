@@ -37,7 +37,8 @@ class Result:
     cell: Cell
     rounds: int
     entries: tuple[Entry, ...]  # the finished ones, of one number of rounds and different seeds
-    state: str = ""  # why there are none
+    state: str = ""  # what became of the runs, where none is finished …
+    why: str = ""  # … and why, in a sentence
 
     def ours(self, column: str) -> Spread | None:
         """A figure of the last round, in per cent."""
@@ -99,13 +100,10 @@ def _result(
     if mine:
         return Result(cell, usual, mine)
     others = [one for one in found if one.rounds == usual]
-    return Result(cell, usual, (), _said(others[-1]) if others else NOT_RUN)
-
-
-def _said(entry: Entry) -> str:
-    if entry.state == NO_DATA:
-        return "not run: no data"
-    return f"{entry.state}: {entry.why}" if entry.why else entry.state
+    if not others:
+        return Result(cell, usual, (), NOT_RUN)
+    last = others[-1]
+    return Result(cell, usual, (), "not run: no data" if last.state == NO_DATA else last.state, last.why)
 
 
 def shown(value: Spread | None) -> str:

@@ -114,6 +114,7 @@ def _flat(one: Result) -> dict[str, object]:
         "rounds": one.rounds,
         "seeds": one.seeds,
         "state": one.state or "finished",
+        "why": one.why,
     }
     for model in MODELS:
         pairs = {
