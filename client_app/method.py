@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from bayes_core.families import Family
 from bayes_core.flat import buffers_in, buffers_of, named_statistics, statistics_of
+from bayes_core.inference.augment import Augment, FlipCrop
 from bayes_core.inference.plain import settled
 from bayes_core.likelihoods import likelihood_of
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import STATISTICS
-from fedbayes.protocol.settings import Options, Settings
+from fedbayes.protocol.settings import Options, Settings, SettingsError
 from fedbayes.protocol.streams import stream
 from fedbayes.protocol.user_code import find_half
 
@@ -82,6 +83,7 @@ class ClientMethod(ABC):
     reads: ClassVar[type[Options]] = Options  # the settings that it reads beside those of all methods
     # Its steps are SGD's, at rates of its own: of those of all methods, PLAIN_SGD_LACKS are not for it.
     plain_sgd: ClassVar[bool] = False
+    augments: ClassVar[bool] = True  # it trains on batches that can be augmented
     options: Any
     family: Family
 
@@ -92,11 +94,28 @@ class ClientMethod(ABC):
         self.options = self.reads.parse(settings.as_config())
         self.network = network
         self.x, self.y = x, y  # this client's training data
+        self.check(settings)
+        if len(x):
+            settings.require_images(tuple(x.shape[1:]))
         self.likelihood = likelihood_of(y)
         self.site = site
         self.device = device
         # stream(round, purpose): this client's random numbers for one purpose in one round
         self.stream: Callable[..., torch.Generator] = partial(stream, settings.seed, site, device=device)
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """SettingsError where this half cannot do what is asked for."""
+        if settings.augment != "none" and not cls.augments:
+            raise SettingsError(
+                f"augment={settings.augment} changes batches, which method={settings.method} does not take."
+            )
+
+    def augmentation(self, server_round: int, purpose: str = "train") -> Augment | None:
+        """What is done to the batches of this purpose, from a stream of its own; None without `augment`."""
+        if self.settings.augment == "none":
+            return None
+        return FlipCrop(self.stream(server_round, f"augment {purpose}"), float(self.x.min()))
 
     @abstractmethod
     def start(self, received: Tensors) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayes_core.flat import Shapes, buffers_in, buffers_of, shapes_of, unflatten, with_buffers
+from bayes_core.inference.augment import Augment
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
 from bayes_core.inference.update import minibatches
 from bayes_core.likelihoods import Likelihood, categorical
@@ -107,6 +108,7 @@ def train_weights(
     likelihood: Likelihood = categorical,
     terms: Sequence[Term] = (),
     after_step: Callable[[int, Tensor], None] | None = None,
+    augment: Augment | None = None,
 ) -> tuple[Weights, float]:
     """`steps` minibatch steps on the mean loss and its terms. Its inputs are not changed.
 
@@ -125,6 +127,7 @@ def train_weights(
         terms: added to the mean loss, in this order.
         after_step: called with the number of the step, from 1, and the iterate (1, T). The next step changes that
             tensor in place: keep a copy.
+        augment: what is done to the inputs of a batch before it is used.
 
     Returns:
         The new weights, and the mean loss of an example without the terms.
@@ -139,7 +142,8 @@ def train_weights(
 
     network.train()
     for step, batch in enumerate(minibatches(n, b, steps, generator), 1):
-        value, gradient = nll_gradient(network, shapes, v[0], buffers, x[batch], y[batch], likelihood)
+        inputs = x[batch] if augment is None else augment(x[batch])
+        value, gradient = nll_gradient(network, shapes, v[0], buffers, inputs, y[batch], likelihood)
         gradient.div_(b)
         for term in terms:
             term.add_to(gradient, v[0], start.v[0])
@@ -176,19 +180,37 @@ class MeanLoss:
     """f(θ), the mean −log p of training examples, by its gradients (T,).
 
     Its `buffers` are copies, and move as those of a training network do. `value` is f as the latest gradient met it.
+    With `augment`, a batch is changed when it is first met, and the same as long as no other is.
     """
 
     def __init__(
-        self, network: nn.Module, x: Tensor, y: Tensor, likelihood: Likelihood, buffers: Mapping[str, Tensor]
+        self,
+        network: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Likelihood,
+        buffers: Mapping[str, Tensor],
+        augment: Augment | None = None,
     ) -> None:
         self.network, self.x, self.y, self.likelihood = network, x, y, likelihood
         self.shapes = shapes_of(network)
         self.buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         self.value = torch.zeros((), device=x.device)
+        self.augment = augment
+        self._met: tuple[Tensor, Tensor] | None = (
+            None  # the latest batch, and its inputs as they were changed
+        )
 
     def gradient(self, theta: Tensor, batch: Tensor) -> Tensor:
         """∇f(θ) on the examples with these indices."""
-        return self._gradient(theta, [(self.x[batch], self.y[batch])])
+        return self._gradient(theta, [(self._inputs(batch), self.y[batch])])
+
+    def _inputs(self, batch: Tensor) -> Tensor:
+        if self.augment is None:
+            return self.x[batch]
+        if self._met is None or self._met[0] is not batch:
+            self._met = batch, self.augment(self.x[batch])
+        return self._met[1]
 
     def gradient_of_all(self, theta: Tensor) -> Tensor:
         """∇f(θ) on all examples, some at a time."""

@@ -28,6 +28,7 @@ from bayes_core.fast.fused import FusedSteps
 from bayes_core.fast.mirrored import SPLIT, mirrored_pair
 from bayes_core.fast.traced import traced
 from bayes_core.flat import buffers_in, buffers_of, with_buffers
+from bayes_core.inference.augment import Augment
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
 from bayes_core.inference.recipe import Recipe
 from bayes_core.likelihoods import Likelihood, categorical
@@ -96,6 +97,7 @@ def client_update(
     generator: torch.Generator,
     likelihood: Likelihood = categorical,
     gates: torch.Generator | None = None,
+    augment: Augment | None = None,
 ) -> Updated:
     """One client round: R × (step on q, step on w). Its inputs are not changed.
 
@@ -110,6 +112,7 @@ def client_update(
         generator: the stream of batches and of g.
         likelihood: −log p of targets given the network's outputs, summed over a batch.
         gates: the stream of the gates' u; by default `generator`.
+        augment: what is done to the inputs of a batch before it is used.
 
     Returns:
         The client's new state, the w to upload (constrained), and the mean loss of an example.
@@ -130,6 +133,8 @@ def client_update(
     scale = torch.full_like(loss, weight * n / b / recipe.mc_samples)
     for batch in minibatches(n, b, recipe.local_steps, generator):
         x_batch, y_batch = x.index_select(0, batch), y.index_select(0, batch)
+        if augment is not None:
+            x_batch = augment(x_batch)
         for _ in range(recipe.personal_steps):
             for _ in range(recipe.mc_samples):
                 steps.draw(generator, gates)

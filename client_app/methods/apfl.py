@@ -39,7 +39,8 @@ class APFL(FedAvg):
         return with_buffers(own, self.first_buffers(w, received))
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
-        rate, f, mixed = self.options.lr, self.mean_loss(state, received), self.mean_loss(state, {})
+        rate, f = self.options.lr, self.mean_loss(state, received, server_round)
+        mixed = self.mean_loss(state, {}, server_round)
         w, v, alpha, loss = (
             received["w"][0],
             state["v"][0],

@@ -42,7 +42,8 @@ class PerFedAvg(FedAvg):
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
         alpha, beta = self.options.lr_adapt, self.options.lr
-        f, w, loss = self.mean_loss(state, received), received["w"][0], torch.zeros((), device=self.device)
+        f, w = self.mean_loss(state, received, server_round), received["w"][0]
+        loss = torch.zeros((), device=self.device)
         purposes = ("inner", "outer", "curvature")
         streams = (self.batches(server_round, purpose) for purpose in purposes)
         for inner, outer, other in zip(*streams, strict=True):

@@ -42,6 +42,7 @@ class PFedGP(ClientMethod):
     reads: ClassVar[type[Options]] = GPOptions
     options: GPOptions
     plain_sgd = True
+    augments = False  # its processes rest on the examples as they are
     family = Point()
 
     def __init__(self, *arguments: Any) -> None:

@@ -51,7 +51,7 @@ class PFedMe(FedAvg):
         return with_buffers({"theta": w.clone()}, self.first_buffers(w, received))
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
-        options, f = self.options, self.mean_loss(state, received)
+        options, f = self.options, self.mean_loss(state, received, server_round)
         w, loss = received["w"][0], torch.zeros((), device=self.device)
         theta = w
         for batch in self.batches(server_round):

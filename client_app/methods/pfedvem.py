@@ -21,6 +21,7 @@ from torch.nn.functional import softplus
 from bayes_core import Gaussian, Point
 from bayes_core.families import Draw, Family
 from bayes_core.flat import Split, buffers_in, with_buffers
+from bayes_core.inference.augment import Augment
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
 from bayes_core.inference.update import minibatches
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
@@ -72,10 +73,11 @@ class PFedVEM(ClientMethod):
         """Steps on −log p + KL(head ‖ prior), in place."""
         optimiser = self.optimiser(head, self.options.lr_personal)
         generator = self.stream(server_round, "draws of the head")
+        augment = self.augmentation(server_round, "head")
         for batch in self.batches(self.options.head_steps, server_round, "head"):
             gradient = self.heads.kl_gradient_q(head, prior)
             draws = self.draws(head, generator)
-            _, _, by_head = self.losses(body, draws, batch)
+            _, _, by_head = self.losses(body, draws, batch, augment)
             for draw, at_theta in zip(draws, by_head * (len(self.x) / len(batch)), strict=True):
                 self.heads.likelihood_gradient(head, draw, at_theta, gradient)
             optimiser.step(gradient)
@@ -84,8 +86,9 @@ class PFedVEM(ClientMethod):
         """Steps on the mean loss under drawn heads, in place; that loss."""
         optimiser = self.optimiser(body, self.settings.lr_global)
         generator, loss = self.stream(server_round, "draws for the body"), torch.zeros((), device=self.device)
+        augment = self.augmentation(server_round)
         for batch in self.batches(self.settings.local_steps, server_round, "train"):
-            value, by_body, _ = self.losses(body, self.draws(head, generator), batch)
+            value, by_body, _ = self.losses(body, self.draws(head, generator), batch, augment)
             optimiser.step(by_body / len(batch))
             loss += value / len(batch)
         return float(loss) / self.settings.local_steps
@@ -93,12 +96,15 @@ class PFedVEM(ClientMethod):
     def draws(self, head: Tensor, generator: torch.Generator) -> list[Draw]:
         return [self.heads.sample(head, generator) for _ in range(self.options.mc_samples)]
 
-    def losses(self, body: Tensor, draws: Sequence[Draw], batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def losses(
+        self, body: Tensor, draws: Sequence[Draw], batch: Tensor, augment: Augment | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """−log p of a batch, the mean over the drawn heads; its gradient by the body, and by each head.
 
         All heads see one pass through the body.
         """
         x, y, bodies = self.x[batch], self.y[batch], body.detach().requires_grad_()
+        x = x if augment is None else augment(x)
         heads = torch.stack([draw.theta for draw in draws]).requires_grad_()
 
         def nll(head: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from fedbayes import __version__
 from fedbayes.cli import deploy, plain
 from fedbayes.cli.methods import methods
 from fedbayes.cli.reporting import compare, only_out_dir, report
+from fedbayes.cli.reproduce import reproduce
 from fedbayes.cli.tune import tune
 from fedbayes.cli.using import adapt, export, predict
 from fedbayes.deploy import connections
@@ -200,7 +201,7 @@ def runs(words: Words = None) -> None:
 
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
     app.command(cls=plain.Command, context_settings=deploy.PASS_ON)(entry)
-for use in (adapt, predict, export, report, compare, methods, tune):
+for use in (adapt, predict, export, report, compare, methods, tune, reproduce):
     app.command(cls=plain.Command)(use)
 
 

@@ -50,6 +50,7 @@ def checked(settings: Settings, given: Collection[str] = ()) -> Settings:
     server, other = halves(settings.method)
     settings = read(settings)
     server.check(settings)
+    other.check(settings)
     if other.plain_sgd:
         _require_plain_sgd(settings, given)
     # SettingsError where a stage cannot do what is asked for.

@@ -133,6 +133,7 @@ class Settings(BaseModel):
 
     local_steps: Count
     batch_size: Count
+    augment: Annotated[Literal["none", "flip-crop"], takes("none or flip-crop")]
     optimizer: Annotated[Literal["adam", "sgd"], takes("adam or sgd")]
     lr_global: Positive
     adam_beta2: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
@@ -247,6 +248,13 @@ class Settings(BaseModel):
                 raise SettingsError(
                     f"{key} is about the probabilities of classes, but the targets are numbers; leave it out."
                 )
+
+    def require_images(self, shape: Sequence[int]) -> None:
+        """SettingsError where the run's inputs, of this shape, are no images and a setting is about images."""
+        if self.augment != "none" and len(shape) != 3:
+            raise SettingsError(
+                f"augment={self.augment} changes images, but the inputs are no images; leave it out."
+            )
 
     @property
     def user_code(self) -> list[str]:

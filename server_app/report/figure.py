@@ -25,7 +25,7 @@ class Table:
     def kinds(self) -> list[str]:
         """The class of each column: "n" where every cell is a number, or nothing."""
         return [
-            "n" if all(row[i][:1].isdigit() or row[i] in ("–", "") for row in self.rows) else ""
+            "n" if all(row[i].lstrip("+−")[:1].isdigit() or row[i] in ("–", "") for row in self.rows) else ""
             for i in range(len(self.header))
         ]
 

@@ -159,4 +159,35 @@ COMPARISON = """\
 {% endblock %}
 """
 
-TEMPLATES = {"page": PAGE, "parts": PARTS, "report": REPORT, "comparison": COMPARISON}
+REPRODUCTION = """\
+{% extends "page" %}
+{% import "parts" as parts %}
+{% block body %}
+<header><h1>{{ title }}</h1><small>fedbayes {{ version }}</small></header>
+{{ parts.paragraphs(words) }}
+{{ parts.tiles(tiles) }}
+{% set judged %}
+<div class="scroll"><table><thead><tr><th>the paper's statement</th><th>here</th><th>in how many places</th>
+<th>not in</th><th>by the paper's own figures</th></tr></thead><tbody>
+{% for badge, mark, says, counts, against, own in verdicts %}
+<tr><td>{{ says }}</td><td><span class="badge {{ badge }}">{{ mark }}</span></td><td>{{ counts }}</td>
+<td>{{ against or "–" }}</td><td>{{ own }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endset %}
+{{ parts.section("What the paper says of it", (), judged) }}
+{{ parts.section("Figures", figures) }}
+{% for name, content in sheets %}
+{{ parts.section(name, (), parts.table(content)) }}
+{% endfor %}
+{{ parts.section("What is not here", (), parts.paragraphs(missing) | trim) }}
+{% endblock %}
+"""
+
+TEMPLATES = {
+    "page": PAGE,
+    "parts": PARTS,
+    "report": REPORT,
+    "comparison": COMPARISON,
+    "reproduction": REPRODUCTION,
+}
