@@ -10,9 +10,10 @@ READY_BENCH := $(VENV)/.ready-bench
 run: $(READY)
 	$(VENV)/bin/fedbayes run dataset=digits size=medium rounds=60 personal-steps=5 zeta=0.5
 
-## all tests
+## all tests, a file at a time on each core (JOBS=0: one after the other)
+JOBS ?= auto
 test: $(READY)
-	$(VENV)/bin/python -m pytest -q
+	$(VENV)/bin/python -m pytest -q -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 ## ten thousand mutated replies and ten thousand mutated hellos: minutes
 fuzz: $(READY)

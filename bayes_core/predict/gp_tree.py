@@ -29,6 +29,7 @@ from bayes_core.predict.uncertainty import Prediction, entropy
 CHAINS, STEPS = 30, 5  # of a prediction, and steps of any chain
 FLOOR = 1e-6  # the probability of a class that this client has never seen
 CHUNK = 256  # examples at a time
+STARTS = 50  # of 2-means
 
 
 class Node(NamedTuple):
@@ -92,7 +93,7 @@ def _halves(classes: tuple[int, ...], means: np.ndarray) -> Node:
     if len(classes) > 2 and len(np.unique(means, axis=0)) > 1:
         from sklearn.cluster import KMeans  # slow to import
 
-        left = KMeans(2, n_init=50, random_state=0).fit(means).labels_ == 0
+        left = KMeans(2, n_init=STARTS, random_state=0).fit(means).labels_ == 0
     pairs = list(zip(classes, left.tolist(), strict=True))
     return Node(tuple(one for one, there in pairs if there), tuple(one for one, there in pairs if not there))
 

@@ -34,6 +34,7 @@ def _federation(folder: Path, patch: pytest.MonkeyPatch) -> Federate:
     write_report = server._report
     patch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power; a third of a run's time
     patch.setattr("strategies.rounds.roster.SETTLE", 0.0)
+    patch.setattr("bayes_core.predict.gp_tree.STARTS", 5)
     patch.setattr("strategies.rounds.exchange.time", Clock())
 
     def run(

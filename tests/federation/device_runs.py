@@ -15,6 +15,7 @@ import torch
 from harness import SMALL, Outcome
 from inprocess import Clock, InProcessGrid
 
+from bayes_core.predict import gp_tree
 from client_app import method, site, store
 from client_app.data import load
 from fedbayes.model import finished as finished_room
@@ -28,6 +29,7 @@ from strategies.rounds import exchange, roster
 ADAPT = "adapt"  # the case after which a new site is adapted, too
 torch.set_num_threads(1)
 roster.SETTLE = 0.0
+gp_tree.STARTS = 5
 exchange.time = Clock()  # type: ignore[assignment]
 
 
@@ -56,7 +58,7 @@ def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) ->
         defaults()
         | SMALL
         | {"out-dir": str(folder / device.type), "run-name": name, "compile": False}
-        | {"rounds": 2, "local-steps": 2}  # every operation is Python here
+        | {"rounds": 2}  # every operation is Python here
         | words
     )
     settings = Settings.parse(config)

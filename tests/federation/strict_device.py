@@ -5,11 +5,10 @@ no `.numpy()`. What runs on it runs on a real accelerator, as far as the program
 CPU's, so the figures are the same to the digit. It changes torch for good: use it in a process of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -68,15 +67,13 @@ class StrictMode(TorchDispatchMode):
 
 def _dispatch(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     name = function.overloadpacket.__name__
-    flat, _ = pytree.tree_flatten((args, dict(kwargs)))
+    flat: list[Any] = []
+    raw_args, raw_kwargs = _each((args, dict(kwargs)), lambda one: flat.append(one) or _raw(one))
     ours = [one for one in flat if isinstance(one, StrictTensor)]
     wanted = torch.device(kwargs["device"]).type if kwargs.get("device") is not None else None
     if name == "is_pinned":
         return False
     _refuse_mixtures(name, flat, ours, wanted)
-    raw_args, raw_kwargs = pytree.tree_map(
-        lambda one: one.raw if isinstance(one, StrictTensor) else one, (args, dict(kwargs))
-    )
     if wanted is not None:
         raw_kwargs["device"] = torch.device("cpu")
     out = function(*raw_args, **raw_kwargs)
@@ -93,7 +90,21 @@ def _dispatch(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
             return one
         return known[id(one)] if id(one) in known else StrictTensor(one)
 
-    return pytree.tree_map(wrapped, out)
+    return _each(out, wrapped)
+
+
+def _raw(one: Any) -> Any:
+    return one.raw if isinstance(one, StrictTensor) else one
+
+
+def _each(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Everything in tuples, lists and dictionaries changed: torch's own pytree takes most of such a run."""
+    if isinstance(tree, tuple | list) and not isinstance(tree, torch.Size):
+        found = [_each(one, change) for one in tree]
+        return type(tree)(*found) if hasattr(tree, "_fields") else type(tree)(found)
+    if isinstance(tree, dict):
+        return {key: _each(one, change) for key, one in tree.items()}
+    return change(tree)
 
 
 def _refuse_mixtures(name: str, flat: list[Any], ours: list[StrictTensor], wanted: str | None) -> None:

@@ -131,8 +131,8 @@ def test_wrong_settings_are_sentences(
     assert settings.as_config()["ensemble.mix"] == 0.25 and settings.as_config()["ensemble.momentum"] == 0.0
 
 
-def test_the_command_takes_it_from_the_folder_where_it_is_started(tmp_path: Path) -> None:
-    """With Flower's own processes."""
+def test_the_command_takes_it_from_the_folder_where_it_is_started(federate: Federate, tmp_path: Path) -> None:
+    """With Flower's own processes, and the figures of this one."""
     words = [
         f"{key}={value}"
         for key, value in (SMALL | {"rounds": 2, "method": METHOD, "run-name": "far"}).items()
@@ -143,8 +143,11 @@ def test_the_command_takes_it_from_the_folder_where_it_is_started(tmp_path: Path
         cwd=HERE.parent, env={**os.environ, "PYTHONPATH": str(HERE.parents[2])}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = Outcome(tmp_path / "far").rows
-    assert float(rows[-1]["drift"]) > 0 and rows[-1]["pm_accuracy"]
+    far = Outcome(tmp_path / "far")
+    assert float(far.rows[-1]["drift"]) > 0 and far.rows[-1]["pm_accuracy"]
+    assert (
+        far.metrics == federate("here", clients=2, rounds=2, method=METHOD, **{"ensemble.mix": 0.2}).metrics
+    )
 
 
 def test_a_package_that_is_nowhere(federate: Federate) -> None:

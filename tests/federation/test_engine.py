@@ -11,11 +11,13 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from harness import SMALL, Outcome
 from rich.console import Console
 
 from client_app.site import forget
 from fedbayes.cli.progress import RunProgress
+from fedbayes.launch.app_bundle import methods
 from fedbayes.launch.engine.embedded import Embedded
 from fedbayes.launch.plan import plan_resume, plan_run
 from fedbayes.launch.simulate import Ended, conduct
@@ -76,6 +78,16 @@ def test_the_same_figures(federate: Federate, embed: Run, settings: dict[str, An
     assert (ended.status, run.state) == (0, "finished")
     assert run.metrics == federate("here", **settings).metrics
     assert not psutil.Process().children(), "nothing is left"
+
+
+@pytest.mark.parametrize("method", methods())
+def test_every_method_has_the_same_figures(federate: Federate, embed: Run, method: str) -> None:
+    settings = {"method": method, "clients": 3, "rounds": 2, "local_steps": 2, "eval_every": 1}
+    run, ended = embed(**settings)
+    assert (ended.status, run.state) == (0, "finished")
+    here = federate("here", **settings)
+    assert run.metrics == here.metrics and set(run.tensors) == set(here.tensors)
+    assert all(torch.equal(run.tensors[name], tensor) for name, tensor in here.tensors.items())
 
 
 def test_new_pythons_where_a_process_cannot_be_copied(federate: Federate, embed: Run) -> None:

@@ -1,8 +1,6 @@
 """The report of real runs: written at the end of every run, rebuilt by the command, whole for every method."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 from flwr.app import Error, Message
 from harness import Outcome
 
+from fedbayes.cli.command import _status
 from server_app.report import write_report
 from server_app.report.files import read_run
 from strategies import StrategyError
@@ -107,22 +106,23 @@ def test_a_run_is_not_failed_by_its_report(federate: Federate, monkeypatch: pyte
     assert any("The report could not be written" in words for words in run.said("warning"))
 
 
-def test_the_command_rebuilds_it_and_compares(federate: Federate, tmp_path: Path) -> None:
+def test_the_command_rebuilds_it_and_compares(
+    federate: Federate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = federate("a", rounds=1), federate("b", rounds=1, method="local")
     before = (first.folder / "report.html").read_text("utf-8")
     (first.folder / "report.html").unlink()
 
-    def fedbayes(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "fedbayes.cli", *words], cwd=tmp_path, capture_output=True, text=True
-        )
+    def fedbayes(*words: str) -> str:
+        assert _status(list(words)) == 0
+        return capsys.readouterr().out
 
+    monkeypatch.chdir(tmp_path)
     answer = fedbayes("report", "a", f"out-dir={first.folder.parent}")
-    assert answer.stdout.strip() == str(first.folder / "report.html"), answer.stderr
+    assert answer.strip() == str(first.folder / "report.html")
     assert (first.folder / "report.html").read_text("utf-8") == before
     answer = fedbayes("compare", str(first.folder), str(second.folder), "--to", "both")
-    assert answer.returncode == 0, answer.stderr
-    assert "| pFedBayes | 1 |" in answer.stdout
+    assert "| pFedBayes | 1 |" in answer
     assert sorted(path.name for path in tmp_path.glob("both.*")) == ["both.csv", "both.html", "both.md"]
 
 

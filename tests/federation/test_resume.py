@@ -39,13 +39,18 @@ def killed(federate: Federate) -> Callable[..., None]:
     return run
 
 
+@pytest.fixture(scope="module")
+def calm(federate_once: Federate) -> Outcome:
+    return federate_once("calm")
+
+
 @pytest.mark.parametrize("server_round", [1, 2, 3, 4, 5])  # 5 is the closing exchange
 @pytest.mark.parametrize("client", [0, 2, 3])
 def test_killed_in_any_round(
-    federate: Federate, killed: Callable[..., None], server_round: int, client: int
+    federate: Federate, calm: Outcome, killed: Callable[..., None], server_round: int, client: int
 ) -> None:
     killed(server_round, client)
-    assert federate("killed", resume=True).metrics == federate("calm").metrics
+    assert federate("killed", resume=True).metrics == calm.metrics
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local"])
