@@ -18,6 +18,7 @@ from client_app.data.pool import Pool
 from client_app.data.site_data import load_site, sites_in
 from client_app.data.sources import NAMES, mixed_pair, read_pool, require_known
 from client_app.data.split import Split
+from client_app.data.tables.rows import told_at_once
 from fedbayes.protocol.agreement import Agreement, Disagreement
 from fedbayes.protocol.objects import is_pool
 from fedbayes.protocol.settings import FUNCTION, Settings
@@ -65,13 +66,20 @@ def forget() -> None:
 
 
 def check(settings: Settings, partitions: int) -> ClientData:
-    """One client's data after all have agreed, or the DataError that any of them would raise."""
+    """One client's data after all have agreed, or a DataError with what any of them would raise, all of it."""
     split = Split.of(settings)
     sites = _sites(split, partitions)
     if not sites:
         _shares(split, partitions)
     names = [name for name, _ in sites] or ["0"]
-    clients = {name: load(settings, number, partitions) for number, name in enumerate(names)}
+    clients, problems = {}, []
+    for number, name in enumerate(names):
+        try:
+            clients[name] = load(settings, number, partitions)
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        raise DataError(told_at_once(list(dict.fromkeys(problems))))
     try:
         agreement = Agreement.of({name: data.claim(settings.scale) for name, data in clients.items()})
     except Disagreement as error:

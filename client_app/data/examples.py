@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from client_app.data.errors import DataError
+from client_app.data.tables.table import Table
 from fedbayes.protocol.agreement import in_order
 
 WHOLE, SPLIT = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
@@ -28,6 +29,7 @@ class Examples:
     declared: bool = False  # whether `classes` is the whole list in its order, or only what was found
     n_test: int | None = None  # how many, at the end, the source itself keeps for the test
     features: tuple[str, ...] = ()  # the names of the columns of x, where they have names
+    table: Table | None = None  # where x are rows of a table: 0 stands in x for what is no number
 
 
 def read_arrays(

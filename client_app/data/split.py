@@ -18,6 +18,11 @@ class Split:
     class_names: tuple[str, ...]
     task: str
     target: str
+    ignore: str
+    kinds: str
+    categories: str
+    na: str
+    rare: int
     image_size: int
     test_fraction: float
     seed: int

@@ -58,13 +58,8 @@ def scaled(x: Tensor, shape: Shape, agreement: Agreement) -> Tensor:
 
 def scaled_by_itself(agreement: Agreement, x: Tensor, y: Tensor) -> Agreement:
     """The agreement of a new site that scales by its own training data (`scale = site`)."""
-    if not _is_bytes(x):
-        own = moments(x)
-        agreement = replace(agreement, mean=own.mean, deviation=own.deviation)
-    if not agreement.classes:
-        own = moments(y[:, None])
-        agreement = replace(agreement, target_mean=own.mean[0], target_deviation=own.deviation[0])
-    return agreement
+    target = None if agreement.classes else moments(y[:, None])
+    return agreement.scaled_by(None if _is_bytes(x) else moments(x), target)
 
 
 def _is_bytes(x: Tensor) -> bool:

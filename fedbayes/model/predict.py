@@ -54,9 +54,10 @@ def _numbers(found: Forecast, inputs: NewExamples, abstain: float) -> tuple[str,
         chosen = Forecast(found.means[:, answered], found.noises[:, answered])
         figures = summarise(tally_numbers(chosen, inputs.y[answered]))
         said += f"; RMSE {figures['rmse']:.4g}, {100 * figures['coverage']:.1f} % within their intervals"
-    rows = zip((inputs.names[place] for place in answered.tolist()), *columns, strict=True)
+    rows = zip(answered.tolist(), *columns, strict=True)
     return _csv(
-        OF_NUMBERS, ((name, *(f"{number:.6g}" for number in numbers)) for name, *numbers in rows)
+        (OF_NUMBERS[0], *inputs.aside, *OF_NUMBERS[1:]),
+        ((*_named(inputs, place), *(f"{number:.6g}" for number in numbers)) for place, *numbers in rows),
     ), f"{said}."
 
 
@@ -72,12 +73,21 @@ def _table(inputs: NewExamples, found: Prediction, classes: tuple[str, ...], ans
     columns = (found.labels, found.confidence, found.entropy, found.mutual_information)
     rows = zip(answered.tolist(), *(column[answered].tolist() for column in columns), strict=True)
     return _csv(
-        COLUMNS,
+        (COLUMNS[0], *inputs.aside, *COLUMNS[1:], *(f"p({name})" for name in classes)),
         (
-            (inputs.names[place], classes[label], *(f"{number:.6f}" for number in numbers))
+            (
+                *_named(inputs, place),
+                classes[label],
+                *(f"{number:.6f}" for number in (*numbers, *found.probabilities[place].tolist())),
+            )
             for place, label, *numbers in rows
         ),
     )
+
+
+def _named(inputs: NewExamples, place: int) -> list[str]:
+    """What the user calls an example, and the columns that are passed through: ids, say."""
+    return [inputs.names[place], *(cells[place] for cells in inputs.aside.values())]
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

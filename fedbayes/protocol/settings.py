@@ -40,6 +40,8 @@ DATASET_NAME = re.compile(
     r"[a-z0-9]+"
 )  # of a data set that the product knows; anything else is a path or function
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
+KINDS_FORM = re.compile(r"|[^:,]+:(number|category|boolean|date)(,[^:,]+:(number|category|boolean|date))*")
+CATEGORIES_FORM = re.compile(r"|[^:;]+:[^|;]+(\|[^|;]+)*(;[^:;]+:[^|;]+(\|[^|;]+)*)*")
 MODEL = re.compile(rf"dnn|mlp|vgg|{FUNCTION.pattern}")
 
 
@@ -174,6 +176,21 @@ class Settings(BaseModel):
     ]
     classes: Annotated[str, takes("names of classes with commas between, or nothing")]
     target: Annotated[str, takes("the name of a column, or nothing for the last one")]
+    ignore: Annotated[str, takes("names of columns with commas between, or nothing")]
+    kinds: Annotated[
+        str,
+        takes(
+            "columns with number, category, boolean or date, such as stage:category,visit:date, or nothing"
+        ),
+        _matches(KINDS_FORM),
+    ]
+    categories: Annotated[
+        str,
+        takes("columns with their words, such as sex:f|m;stage:I|II, or nothing"),
+        _matches(CATEGORIES_FORM),
+    ]
+    na: Annotated[str, takes("words with commas between, or nothing")]
+    rare: Count
     test_fraction: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
     image_size: Annotated[int, takes("a whole number from 0 to 4096", ge=0, le=4096)]
     scale: Annotated[Literal["pooled", "site", "none"], takes("pooled, site or none")]

@@ -21,6 +21,7 @@ from strategies.rounds.exchange import GRACE, Nearby, exchange, patience
 
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
 POLL = 0.2
+TOLD = 10  # troubles of sites in one message
 
 
 class StrategyError(Exception):
@@ -150,8 +151,6 @@ class Roster:
             self.agreement = Agreement.of(claims)
         except Disagreement as error:
             raise StrategyError(str(error)) from None
-        for doubt in doubts(claims):
-            self._tell("warning", message=doubt)
         for site in sites:
             others = {name for other in sites if other is not site for name in other.classes}
             if others and others.isdisjoint(site.classes):
@@ -161,13 +160,19 @@ class Roster:
                     f"{', '.join(site.classes[:12])}. If these are the same things under other names, "
                     "the setting classes declares the names.",
                 )
-        again = [site.node for site in sites if site.classes != self.agreement.classes]
+        for doubt in doubts(claims):
+            self._tell("warning", message=doubt)
+        prepared = self.agreement.preparation is not None  # alone, a site knows only its own categories
+        again = [site.node for site in sites if prepared or site.classes != self.agreement.classes]
         kept = [site for site in sites if site.node not in again]
         answered = self._hello(again, self._settings.round_timeout) if again else []
         return sorted(kept + answered, key=lambda site: site.node)
 
     def _leave_out(self, reason: str) -> None:
-        self._error = self._error or reason
+        if self._error.count("\n") < TOLD and reason.partition(": ")[2] not in self._error:
+            self._error += (
+                f"\n{reason}" if self._error else reason
+            )  # every site's trouble, but each only once
         self._tell("warning", message=f"Left out: {reason}")
 
     def _conflict(self, site: Site, nodes: set[int]) -> str | None:
