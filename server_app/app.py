@@ -85,11 +85,14 @@ def run(grid: Grid, settings: Settings) -> None:
     try:
         with _marked_when_stopped(folder):
             _train(grid, settings, loop, folder)
+        if loop.early.over:
+            folder.config["stopped_early"] = loop.early.sentence
         folder.set_state("finished")
         _report(folder)
-        failed = sum(int(row["clients_failed"] or 0) for row in read_rows(folder.path / "rounds.csv"))
+        rows = read_rows(folder.path / "rounds.csv")
+        failed, done = sum(int(row["clients_failed"] or 0) for row in rows), int(rows[-1]["round"])
         emit(
-            "finished", round=settings.rounds, rounds=settings.rounds, sites=len(roster.sites), failed=failed,
+            "finished", round=done, rounds=done, sites=len(roster.sites), failed=failed,
             folder=str(folder.path), rows=closing_rows(folder.path / "rounds.csv"),
         )  # fmt: skip
     except BaseException as error:  # Flower ends a stopped run by SystemExit

@@ -151,6 +151,7 @@ class Settings(BaseModel):
     eval_every: Count
     eval_samples: Count
     validation_fraction: Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
+    patience: Natural
     temperature_scaling: Switch
 
     dataset: Annotated[
@@ -218,6 +219,11 @@ class Settings(BaseModel):
                 "temperature-scaling=true chooses on validation data and takes a validation-fraction "
                 "above 0, such as 0.2."
             )
+        if self.patience and not self.validation_fraction:
+            raise ValueError(
+                f"patience={self.patience} ends a run by its validation data and takes a validation-fraction above 0, "
+                "such as 0.2."
+            )
         return self
 
     @classmethod
@@ -233,7 +239,7 @@ class Settings(BaseModel):
         unknown = [] if settings.is_foreign else sorted(set(settings.model_extra or ()) - set(defaults()))
         if unknown:
             close = difflib.get_close_matches(unknown[0], list(defaults()), 1)
-            hint = f'; did you mean "{close[0]}"?' if close else "; docs/settings.md lists them all."
+            hint = f'; did you mean "{close[0]}"?' if close else "; `fedbayes settings` lists them all."
             raise SettingsError(f'There is no setting "{unknown[0]}"{hint}')
         return settings
 
