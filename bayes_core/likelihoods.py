@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 Likelihood = Callable[[Tensor, Tensor], Tensor]
 SUM, NO_LABEL = 2, -100  # PyTorch's codes
@@ -17,6 +17,18 @@ SUM, NO_LABEL = 2, -100  # PyTorch's codes
 def categorical(logits: Tensor, y: Tensor) -> Tensor:
     """Classification."""
     return cross_entropy(logits, y, reduction="sum")
+
+
+def balanced(y: Tensor) -> Likelihood:
+    """Classification in which every class of these targets counts the same, whatever its share; n in sum, as ever."""
+    counts = torch.bincount(y)
+    weights = torch.where(counts > 0, len(y) / ((counts > 0).sum() * counts.clamp_min(1)), 0.0).float()
+
+    def weighted(logits: Tensor, y: Tensor) -> Tensor:
+        missing = logits.shape[-1] - len(weights)  # classes that are not here at all
+        return cross_entropy(logits, y, weight=pad(weights.to(logits), (0, missing)), reduction="sum")
+
+    return weighted
 
 
 _HALF_LOG_2_PI = math.log(2 * math.pi) / 2

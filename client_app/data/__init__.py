@@ -114,7 +114,7 @@ def _shares(split: Split, clients: int) -> tuple[Pool, list[Share]]:
     """Every client's share as indices, and the pool they point into."""
     datasets = mixed_pair(split.dataset) if split.layout == "mixed" else (split.dataset,)
     _require_possible(split, clients, datasets)
-    pool = read_pool(datasets, split.data_dir, split.class_names, split.task)
+    pool = read_pool(datasets, split.data_dir, split.class_names, split.task, split.inputs)
     _require_fitting(split, pool)
     y, classes, seed = pool.labels[0], len(pool.classes), split.seed
     most = layouts.available(y, classes, split.layout, clients, split.groups)
@@ -184,7 +184,7 @@ def _cut(pool: Pool, share: Share) -> ClientData:
             torch.rot90(x, share.quarter_turns, (2, 3)).contiguous() for x in (x_train, x_test)
         )
     y_train, y_test = pool.labels_of(share.train), pool.labels_of(share.test)
-    measured = pool.inputs.dtype != torch.uint8
+    measured = pool.inputs.is_floating_point()
     return ClientData(
         x_train,
         y_train,
@@ -195,4 +195,5 @@ def _cut(pool: Pool, share: Share) -> ClientData:
         features=pool.features,
         brightest=pool.brightest,
         measured=measured,
+        form=pool.form,
     )

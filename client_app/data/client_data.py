@@ -13,7 +13,7 @@ from client_app.data.errors import DataError
 from client_app.data.tables.inputs import inputs_of
 from client_app.data.tables.table import Table
 from client_app.data.tables.told import told
-from fedbayes.protocol.agreement import Agreement, Claim, MeanVariance
+from fedbayes.protocol.agreement import AUTO, SEQUENCES, Agreement, Claim, MeanVariance
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class ClientData:
     brightest: int = 255  # the value of a white pixel before it was scaled, where x were bytes of images
     measured: bool = False  # whether x are measurements on some scale, and not bytes of images
     agreement: Agreement = field(default_factory=Agreement)  # what x and y are scaled and ordered by
+    form: str = AUTO  # what x are, where that has to be said: tokens or sequences
     tables: tuple[Table, Table] | None = (
         None  # where x are rows of tables: those for training and for the test
     )
@@ -55,7 +56,8 @@ class ClientData:
             classes=self.classes,
             declared=self.declared,
             features=self.features,
-            inputs=moments(self.x_train) if pooled and plain else None,
+            form=self.form,
+            inputs=moments(self.x_train, self.form == SEQUENCES) if pooled and plain else None,
             target=moments(self.y_train[:, None]) if pooled and not self.classes else None,
             brightest=self.brightest,
             ids=self.tables[0].ids if self.tables else (),
@@ -75,6 +77,7 @@ class ClientData:
                 Agreement.of({"": data.claim("pooled")}),
                 classes=agreement.classes,
                 target=agreement.target,
+                form=agreement.form,
                 ignored=agreement.ignored,
             )
         changes: dict[str, Any] = {"agreement": agreement}
@@ -118,8 +121,9 @@ class ClientData:
         return replace(self, y_train=y_train, y_test=y_test, classes=agreement.classes)
 
 
-def moments(x: Tensor) -> MeanVariance:
-    """Of each feature of vectors (n, features) or channel of images (n, channels, …)."""
-    wide, others = x.double(), [axis for axis in range(x.ndim) if axis != 1]
+def moments(x: Tensor, last: bool = False) -> MeanVariance:
+    """Of each feature of vectors (n, features) or of sequences, where it comes `last`, or channel of images."""
+    kept = x.ndim - 1 if last else 1
+    wide, others = x.double(), [axis for axis in range(x.ndim) if axis != kept]
     mean, variance = wide.mean(others), wide.var(others, correction=0)
     return MeanVariance(len(x), tuple(mean.tolist()), tuple(variance.tolist()))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from client_app.data.errors import DataError
 from client_app.data.tables.table import Table
-from fedbayes.protocol.agreement import in_order
+from fedbayes.protocol.agreement import AUTO, SEQUENCES, TOKENS, in_order
 
 WHOLE, SPLIT = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 CHANNELS = (1, 3, 4)
@@ -23,7 +23,9 @@ BRIGHTEST = 255
 class Examples:
     """All examples of one source; where it has a test set of its own, that comes last."""
 
-    x: Tensor  # uint8 images (n, channels, height, width), 0 … 255, or float32 images or vectors (n, features)
+    # uint8 images (n, channels, height, width), 0 … 255, float32 images or vectors (n, features), float32 sequences
+    # (n, steps, features), or int64 tokens (n, steps)
+    x: Tensor
     y: np.ndarray  # int64 class numbers, or float32 targets
     classes: tuple[str, ...]  # in the order of the numbers; empty where the targets are numbers
     declared: bool = False  # whether `classes` is the whole list in its order, or only what was found
@@ -33,7 +35,11 @@ class Examples:
 
 
 def read_arrays(
-    arrays: Mapping[str, np.ndarray], source: str, declared: Sequence[str], task: str = "auto"
+    arrays: Mapping[str, np.ndarray],
+    source: str,
+    declared: Sequence[str],
+    task: str = "auto",
+    form: str = AUTO,
 ) -> Examples:
     """x and y, or x_train, y_train, x_test and y_test; perhaps `classes`, the names in their order."""
     names = SPLIT if any(name in arrays for name in SPLIT) else WHOLE
@@ -43,7 +49,7 @@ def read_arrays(
                 f'{source} lacks the array "{name}"; it takes x and y, or x_train, y_train, x_test and y_test.'
             )
     parts = [
-        (read_inputs(arrays[x], x, source), read_column(arrays[y], y, source))
+        (read_inputs(arrays[x], x, source, form), read_column(arrays[y], y, source))
         for x, y in zip(names[::2], names[1::2], strict=True)
     ]
     for (x, y), name in zip(parts, names[::2], strict=True):
@@ -67,9 +73,18 @@ def read_arrays(
     return Examples(x, labels, classes, declared=bool(named), n_test=n_test)
 
 
-def read_inputs(x: np.ndarray, name: str, source: str) -> Tensor:
-    """Images with their channels first, or vectors."""
+def read_inputs(x: np.ndarray, name: str, source: str, form: str = AUTO) -> Tensor:
+    """Images with their channels first, or vectors; what is said to be tokens or sequences, as it is."""
     x = np.asarray(x)
+    if form == TOKENS:
+        return _tokens(x, name, source)
+    if form == SEQUENCES and (x.dtype.kind not in "biuf" or x.ndim != 3):
+        raise DataError(
+            f"{source} has {name} of shape {x.shape} and type {x.dtype}; inputs=sequences takes numbers "
+            "(n, steps, features)."
+        )
+    if form == SEQUENCES:
+        return _finite(np.ascontiguousarray(x, dtype=np.float32), name, source)
     if x.dtype.kind not in "biuf" or not 1 <= x.ndim <= 4:
         raise DataError(
             f"{source} has {name} of shape {x.shape} and type {x.dtype}; it takes numbers: images "
@@ -83,7 +98,20 @@ def read_inputs(x: np.ndarray, name: str, source: str) -> Tensor:
         x = x[:, None]
     if x.dtype == np.uint8 and x.ndim == 4:
         return torch.from_numpy(np.ascontiguousarray(x))
-    numbers = np.ascontiguousarray(x, dtype=np.float32)
+    return _finite(np.ascontiguousarray(x, dtype=np.float32), name, source)
+
+
+def _tokens(x: np.ndarray, name: str, source: str) -> Tensor:
+    """Whole numbers that stay such: places in a network's table."""
+    if x.dtype.kind not in "iu" or x.ndim < 2 or (x.size and x.min() < 0):
+        raise DataError(
+            f"{source} has {name} of shape {x.shape} and type {x.dtype}; inputs=tokens takes whole numbers from 0 on "
+            "(n, steps)."
+        )
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64))
+
+
+def _finite(numbers: np.ndarray, name: str, source: str) -> Tensor:
     if not np.isfinite(numbers).all():
         row = int(np.argwhere(~np.isfinite(numbers))[0, 0])
         raise DataError(

@@ -15,7 +15,7 @@ from client_app.data.examples import read_column, read_inputs, read_targets
 from client_app.data.images import files_by_class, image_files, stack_images, visible
 from client_app.data.npz import read_npz
 from client_app.data.tables.inputs import read_new
-from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.agreement import AUTO, Agreement
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def read_new_examples(
     else:
         x, y = _from_npz(path)
         names = [str(i) for i in range(len(x))]
-    inputs = read_inputs(x, "x", source)
+    inputs = read_inputs(x, "x", source, agreement.form if x.dtype != np.uint8 else AUTO)
     if len(inputs) == 0:
         raise DataError(f"{source} has no examples.")
     if y is None:

@@ -25,6 +25,7 @@ from client_app.data.npz import read_npz
 from client_app.data.pool import Pool
 from client_app.data.split import Split
 from client_app.data.tables.table import Reading, join, read_table
+from fedbayes.protocol.agreement import AUTO
 from fedbayes.protocol.settings import FUNCTION, NAME
 from fedbayes.protocol.streams import seed_of
 
@@ -41,14 +42,18 @@ def load_site(
     elif FUNCTION.fullmatch(source):
         offered = {"site": site, "number": number, "clients": clients, "path": split.data_dir}
         arrays = own_function.call(source, offered | {"seed": split.seed})
-        examples = read_arrays(arrays, f"{source} at site {site}", split.class_names, split.task)
+        examples = read_arrays(
+            arrays, f"{source} at site {site}", split.class_names, split.task, split.inputs
+        )
     else:
         examples = read_path(Path(source).expanduser().absolute(), split)
     train, test = _split(examples, source, split, site)
+    form = split.inputs if examples.table is None and examples.x.dtype != torch.uint8 else AUTO
     pool = Pool(examples.x, BRIGHTEST, (examples.y,), examples.classes)
     return ClientData(
         pool.scaled(train), pool.labels_of(train), pool.scaled(test), pool.labels_of(test), examples.classes,
-        features=examples.features, declared=examples.declared, measured=examples.x.dtype != torch.uint8,
+        features=examples.features, declared=examples.declared, measured=examples.x.is_floating_point(),
+        form=form,
         tables=(examples.table.rows(train), examples.table.rows(test)) if examples.table else None,
     )  # fmt: skip
 
@@ -70,7 +75,7 @@ def read_path(path: Path, split: Split) -> Examples:
         rows = read_arrays({"x": table.x, "y": y}, str(path), names, task)
         return replace(rows, features=table.features, table=table)
     if path.suffix == ".npz":
-        return read_arrays(read_npz(path), str(path), names, task)
+        return read_arrays(read_npz(path), str(path), names, task, split.inputs)
     found = "has another ending" if path.exists() else "does not exist"
     raise DataError(f"{path} {found}; a site's data are an .npz file, a .csv file or a folder of images.")
 

@@ -17,6 +17,7 @@ class Split:
     dirichlet_alpha: float
     class_names: tuple[str, ...]
     task: str
+    inputs: str
     target: str
     ignore: str
     kinds: str

@@ -33,7 +33,7 @@ from client_app.store import read
 from fedbayes.errors import ModelError
 from fedbayes.model.inputs import labels
 from fedbayes.model.personal import PersonalModel
-from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.agreement import SEQUENCES, TOKENS, Agreement
 from fedbayes.protocol.files import replace_file
 from server_app.rows import NONE
 
@@ -170,7 +170,8 @@ class ForOthers(nn.Module):
         super().__init__()
         self.network = network
         self.target_mean, self.target_deviation = agreement.target_scale
-        wide = (1, -1, *[1] * (len(shape) - 1))
+        ones = [1] * (len(shape) - 1)
+        wide = (1, *ones, -1) if agreement.form == SEQUENCES else (1, -1, *ones)
         self.scales = bool(agreement.mean)
         self.centre = nn.Buffer(torch.tensor(agreement.mean).view(wide))
         self.width = nn.Buffer(torch.tensor(agreement.deviation).view(wide))
@@ -197,7 +198,7 @@ def write_onnx(
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 ForOthers(network, inputs, agreement).eval(),
-                (torch.zeros(2, *inputs),),
+                (torch.zeros(2, *inputs, dtype=torch.int64 if agreement.form == TOKENS else torch.float32),),
                 input_names=["x"],
                 output_names=["mean", "sd"] if numbers else ["probabilities"],
                 dynamic_shapes=({0: torch.export.Dim("examples")},),

@@ -17,7 +17,7 @@ from fedbayes.errors import CommandError, ModelError
 from fedbayes.launch.plan import run_config
 from fedbayes.model.inputs import NewExamples, read_examples
 from fedbayes.model.personal import PersonalModel
-from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.agreement import TOKENS, Agreement
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from fedbayes.protocol.user_code import UserCodeError
@@ -116,7 +116,9 @@ class Finished:
     def model(self, name: str = "w") -> PersonalModel:
         """One of the server's distributions, to be used as a personal model is."""
         method = self.method(
-            torch.empty(0, *self.inputs),
+            torch.empty(
+                0, *self.inputs, dtype=torch.int64 if self.agreement.form == TOKENS else torch.float32
+            ),
             torch.empty(0, dtype=torch.int64 if self.agreement.classes else torch.float32),
             "",
         )

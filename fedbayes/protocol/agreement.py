@@ -15,7 +15,18 @@ from torch import Tensor
 
 from fedbayes.protocol.tables import Disagreement, Preparation, TableClaim, agree
 
-__all__ = ["Agreement", "Claim", "Disagreement", "MeanVariance", "in_order", "listed", "standardised"]
+__all__ = [
+    "AUTO",
+    "SEQUENCES",
+    "TOKENS",
+    "Agreement",
+    "Claim",
+    "Disagreement",
+    "MeanVariance",
+    "in_order",
+    "listed",
+]
+AUTO, TOKENS, SEQUENCES = "auto", "tokens", "sequences"  # what inputs are
 SMALLEST_DEVIATION = 1e-12  # below, a feature is constant and only its mean is taken off
 
 
@@ -64,6 +75,7 @@ class Claim:
     table: TableClaim | None = None  # where the examples are rows of a table
     target_name: str = ""  # the name of its target
     ignored: tuple[str, ...] = ()  # columns that the run leaves out
+    form: str = AUTO
 
     def inputs_by(self, features: tuple[str, ...]) -> MeanVariance | None:
         """The moments of the inputs, their columns in this order."""
@@ -92,6 +104,7 @@ class Claim:
             table=TableClaim.of_dict(said["table"]) if said.get("table") else None,
             target_name=str(said.get("target_name", "")),
             ignored=tuple(str(name) for name in said.get("ignored", ())),
+            form=str(said.get("form", AUTO)),
         )
 
 
@@ -129,6 +142,7 @@ class Agreement:
     preparation: Preparation | None = None  # how columns become inputs, where they are not all plain numbers
     target: str = ""  # the name of a table's target
     ignored: tuple[str, ...] = ()  # columns of a table that are no inputs
+    form: str = AUTO  # tokens are whole numbers and stay such, sequences have their features last
 
     def write(self) -> str:
         return json.dumps(asdict(self))
@@ -174,7 +188,7 @@ class Agreement:
 
     def scaled(self, x: Tensor) -> Tensor:
         """Inputs as the network takes them."""
-        return standardised(x, self.mean, self.deviation) if self.mean else x
+        return standardised(x, self.mean, self.deviation, self.form == SEQUENCES) if self.mean else x
 
     @classmethod
     def of(cls, claims: Mapping[str, Claim]) -> "Agreement":
@@ -199,6 +213,7 @@ class Agreement:
             preparation=preparation,
             target=targets_named.pop() if len(targets_named) == 1 else "",
             ignored=all_claims[0].ignored,
+            form=all_claims[0].form,
             mean=scale.mean if scale else (),
             deviation=scale.deviation if scale else (),
             target_mean=target.mean[0] if target else None,
@@ -241,7 +256,7 @@ def _problem(one: str, a: Claim, other: str, b: Claim) -> str:
     if a.brightest != b.brightest:
         return f"{both} differ in their white pixels: {a.brightest} and {b.brightest}."
     for moments in (a.inputs, a.target, b.inputs, b.target):
-        if moments and len(moments.mean) not in (1, a.shape[0]):
+        if moments and len(moments.mean) not in (1, a.shape[0], a.shape[-1]):
             return f"{both} do not describe their inputs alike."
     return ""
 
@@ -268,9 +283,10 @@ def in_order(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-def standardised(x: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """(x − mean) / deviation for each feature of vectors (n, features) or channel of images (n, channels, …)."""
-    shape = (1, -1, *[1] * (x.ndim - 2))
+def standardised(x: Tensor, mean: Sequence[float], deviation: Sequence[float], last: bool = False) -> Tensor:
+    """(x − mean) / deviation for each feature of vectors (n, features), channel of images (n, channels, …), or, where
+    they come `last`, feature of sequences (n, steps, features)."""
+    shape = (1, *[1] * (x.ndim - 2), -1) if last else (1, -1, *[1] * (x.ndim - 2))
     centre, width = (torch.tensor(part, dtype=torch.float64).view(shape) for part in (mean, deviation))
     return ((x.cpu().double() - centre) / width).to(x.device, torch.float32)
 

@@ -71,7 +71,7 @@ def _require_outputs(network: nn.Module, model: str, inputs: Sequence[int], clas
     """One number a class for each example of a batch."""
     network.eval()
     try:
-        shape = tuple(network(torch.zeros(2, *inputs)).shape)
+        shape = _tried(network, inputs)
     except Exception as error:  # whatever the user's network raises
         raise UserCodeError(
             f"model={model} failed on two examples of {tuple(inputs)}: {problem(error)}."
@@ -80,3 +80,14 @@ def _require_outputs(network: nn.Module, model: str, inputs: Sequence[int], clas
         network.train()
     if shape != (2, classes):
         raise UserCodeError(f"model={model} gives {shape} for two examples, not (2, {classes}).")
+
+
+def _tried(network: nn.Module, inputs: Sequence[int]) -> tuple[int, ...]:
+    """The shape of what it gives for two examples: of numbers, or, where it takes none, of tokens."""
+    try:
+        return tuple(network(torch.zeros(2, *inputs)).shape)
+    except Exception:
+        try:
+            return tuple(network(torch.zeros(2, *inputs, dtype=torch.int64)).shape)
+        except Exception:  # what was wrong with numbers is the better story
+            return tuple(network(torch.zeros(2, *inputs)).shape)

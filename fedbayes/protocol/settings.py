@@ -172,6 +172,8 @@ class Settings(BaseModel):
     task: Annotated[
         Literal["auto", "classification", "regression"], takes("auto, classification or regression")
     ]
+    inputs: Annotated[Literal["auto", "tokens", "sequences"], takes("auto, tokens or sequences")]
+    class_weights: Annotated[Literal["none", "balanced"], takes("none or balanced")]
     noise: Annotated[
         Literal["learned"] | float, takes("learned, or a number above 0"), AfterValidator(_noise)
     ]
@@ -224,6 +226,10 @@ class Settings(BaseModel):
                 f"patience={self.patience} ends a run by its validation data and takes a validation-fraction above 0, "
                 "such as 0.2."
             )
+        if self.inputs == "tokens" and not FUNCTION.fullmatch(self.model):
+            raise ValueError(
+                f"inputs=tokens is for a network of one's own that takes whole numbers, not for model={self.model}."
+            )
         return self
 
     @classmethod
@@ -265,6 +271,7 @@ class Settings(BaseModel):
         for key, used in (
             ("temperature-scaling", self.temperature_scaling),
             ("aggregation-confidence", self.aggregation_confidence != "off"),
+            ("class-weights", self.class_weights != "none"),
         ):
             if used:
                 raise SettingsError(
