@@ -19,6 +19,25 @@ def categorical(logits: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits, y, reduction="sum")
 
 
+def labels(logits: Tensor, y: Tensor) -> Tensor:
+    """Several labels an example, y (n, L) of 0 and 1: two logits for each of n·L (see `ManyLabels` in networks.py)."""
+    return cross_entropy(logits, y.reshape(-1), reduction="sum")
+
+
+def balanced_labels(y: Tensor) -> Likelihood:
+    """Likewise, a label counting as much where it is there as where it is not (unless it is always one of both)."""
+    there = y.sum(0)
+    counts = torch.stack([len(y) - there, there], -1)
+    both = (counts > 0).all(-1, keepdim=True)
+    weights = torch.where(both, len(y) / (2 * counts.clamp_min(1)), 1.0).float()  # (L, 2)
+
+    def weighted(logits: Tensor, y: Tensor) -> Tensor:
+        each = cross_entropy(logits, y.reshape(-1), reduction="none").view(y.shape)
+        return (each * weights.to(logits).expand(len(y), -1, -1).gather(-1, y[..., None])[..., 0]).sum()
+
+    return weighted
+
+
 def balanced(y: Tensor) -> Likelihood:
     """Classification in which every class of these targets counts the same, whatever its share; n in sum, as ever."""
     counts = torch.bincount(y)
@@ -41,7 +60,9 @@ def gaussian(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def likelihood_of(y: Tensor) -> Likelihood:
-    """By the kind of targets: classes are whole numbers."""
+    """By the kind of targets: classes are whole numbers, several labels a matrix of them."""
+    if y.ndim == 2:
+        return labels
     return gaussian if y.is_floating_point() else categorical
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bayes_core.families import Family
 from bayes_core.flat import buffers_in, buffers_of, named_statistics, statistics_of
 from bayes_core.inference.plain import settled
-from bayes_core.likelihoods import balanced, likelihood_of
+from bayes_core.likelihoods import balanced, balanced_labels, likelihood_of
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import STATISTICS
@@ -93,7 +93,8 @@ class ClientMethod(ABC):
         self.network = network
         self.x, self.y = x, y  # this client's training data
         weighted = settings.class_weights == "balanced" and not y.is_floating_point()
-        self.likelihood = balanced(y) if weighted and len(y) else likelihood_of(y)
+        balance = balanced_labels if y.ndim == 2 else balanced
+        self.likelihood = balance(y) if weighted and len(y) else likelihood_of(y)
         self.site = site
         self.device = device
         # stream(round, purpose): this client's random numbers for one purpose in one round

@@ -61,6 +61,10 @@ def run(grid: Grid, settings: Settings) -> None:
     settings.require_fit(roster.agreement.classes)
     if not (roster.agreement.classes or found.traits.numbers):
         raise SettingsError(f"method={settings.method} learns classes, but the targets are numbers.")
+    if roster.agreement.many and not found.traits.numbers:
+        raise SettingsError(
+            f"method={settings.method} learns one class an example, but these have several labels."
+        )
     one = next(iter(roster.sites.values()))
     facts: dict[str, Any] = {
         "clients": max(one.partitions, len(roster.sites)),
@@ -187,7 +191,9 @@ def _network(settings: Settings, one: Site, *words: int | str) -> nn.Module:
     """The network whose weights all sites start from, the same as theirs; with `words`, another start of it."""
     seed = seed_of(settings.seed, *words) if words else settings.seed
     try:
-        network = build(settings.model, one.input_shape, len(one.classes), seed, settings.noise_level)
+        network = build(
+            settings.model, one.input_shape, len(one.classes), seed, settings.noise_level, one.claim.many
+        )
     except UserCodeError as error:
         raise RunError(f"At the coordinator {error}") from None
     # Another start has other random numbers in frozen parameters too; those of the first are what all sites have.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from client_app.data import functions, layouts
@@ -117,6 +118,8 @@ def _shares(split: Split, clients: int) -> tuple[Pool, list[Share]]:
     pool = read_pool(datasets, split.data_dir, split.class_names, split.task, split.inputs)
     _require_fitting(split, pool)
     y, classes, seed = pool.labels[0], len(pool.classes), split.seed
+    if y.ndim == 2:  # several labels an example: dealt as if they had none
+        y, classes = np.zeros(len(y), np.int64), 0
     most = layouts.available(y, classes, split.layout, clients, split.groups)
     counts = layouts.counts_of(split.dataset, split.size, most)
     try:
@@ -164,9 +167,10 @@ def _require_possible(split: Split, clients: int, datasets: Sequence[str]) -> No
 
 def _require_fitting(split: Split, pool: Pool) -> None:
     """What the layout needs of the data."""
-    if not pool.classes and split.layout != "iid":
+    if (not pool.classes or pool.labels[0].ndim == 2) and split.layout != "iid":
+        what = "several labels an example" if pool.classes else "numbers as targets"
         raise DataError(
-            f"layout={split.layout} deals by class, but {split.dataset} has numbers as targets; take layout=iid."
+            f"layout={split.layout} deals by class, but {split.dataset} has {what}; take layout=iid."
         )
     if split.layout == "rotated" and pool.inputs.ndim != 4:
         raise DataError(f"layout=rotated turns images, but {split.dataset} has vectors; take another layout.")

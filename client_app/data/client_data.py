@@ -36,6 +36,11 @@ class ClientData:
         None  # where x are rows of tables: those for training and for the test
     )
 
+    @property
+    def many(self) -> bool:
+        """Whether an example may be of several classes: targets are then rows of 0 and 1."""
+        return self.y_train.ndim == 2
+
     def fingerprint(self) -> str:
         """Equal for the same examples in the same order, as they were found."""
         found = hashlib.blake2b(json.dumps([self.classes, self.features]).encode(), digest_size=16)
@@ -57,6 +62,7 @@ class ClientData:
             declared=self.declared,
             features=self.features,
             form=self.form,
+            many=self.many,
             inputs=moments(self.x_train, self.form == SEQUENCES) if pooled and plain else None,
             target=moments(self.y_train[:, None]) if pooled and not self.classes else None,
             brightest=self.brightest,

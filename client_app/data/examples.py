@@ -26,7 +26,7 @@ class Examples:
     # uint8 images (n, channels, height, width), 0 … 255, float32 images or vectors (n, features), float32 sequences
     # (n, steps, features), or int64 tokens (n, steps)
     x: Tensor
-    y: np.ndarray  # int64 class numbers, or float32 targets
+    y: np.ndarray  # int64 class numbers, float32 targets, or int64 rows of 0 and 1: several labels an example
     classes: tuple[str, ...]  # in the order of the numbers; empty where the targets are numbers
     declared: bool = False  # whether `classes` is the whole list in its order, or only what was found
     n_test: int | None = None  # how many, at the end, the source itself keeps for the test
@@ -70,7 +70,7 @@ def read_arrays(
     )
     labels, classes = read_targets(y, source, named, task)
     n_test = len(parts[1][1]) if len(parts) > 1 else None
-    return Examples(x, labels, classes, declared=bool(named), n_test=n_test)
+    return Examples(x, labels, classes, declared=bool(named) or labels.ndim == 2, n_test=n_test)
 
 
 def read_inputs(x: np.ndarray, name: str, source: str, form: str = AUTO) -> Tensor:
@@ -124,9 +124,12 @@ def read_column(y: np.ndarray, name: str, source: str) -> np.ndarray:
     y = _text(np.asarray(y))
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
+    if y.ndim == 2 and y.dtype.kind in "biuf" and bool(np.isin(y, (0, 1)).all()):
+        return y.astype(np.int64)
     if y.ndim != 1 or y.dtype.kind not in "biufU":
         raise DataError(
-            f"{source} has {name} of shape {y.shape} and type {y.dtype}; it takes one label or number an example."
+            f"{source} has {name} of shape {y.shape} and type {y.dtype}; it takes one label or number an "
+            "example, or a row of 0 and 1."
         )
     return y
 
@@ -140,8 +143,16 @@ def read_targets(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Class numbers and class names, or numbers and no names.
 
-    Whole numbers and text are classes, other numbers are targets of a regression, unless `task` says so.
+    Whole numbers and text are classes, other numbers are targets of a regression, unless `task` says so. Rows of 0 and
+    1 are several labels an example.
     """
+    if y.ndim == 2:
+        names = tuple(declared) or tuple(map(str, range(y.shape[1])))
+        if len(names) != y.shape[1] or task == "regression":
+            raise DataError(
+                f"{source} has {y.shape[1]} labels an example, but {len(names)} classes, or task={task}."
+            )
+        return y, names
     if y.dtype.kind == "f":
         if not np.isfinite(y).all():
             row = int(np.argwhere(~np.isfinite(y))[0, 0])

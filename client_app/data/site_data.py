@@ -68,16 +68,23 @@ def read_path(path: Path, split: Split) -> Examples:
         files = path / TABLES[0], path / TABLES[1]
         (train, y), (test, y_test) = (read_table(file, reading) for file in files)
         both = join(train, test, reading, files)
+        names = names or label_names(y, reading)
         arrays = {"x_train": both.x[: len(y)], "y_train": y, "x_test": both.x[len(y) :], "y_test": y_test}
         return replace(read_arrays(arrays, str(path), names, task), features=both.features, table=both)
     if path.suffix == ".csv":
         table, y = read_table(path, reading)
+        names = names or label_names(y, reading)
         rows = read_arrays({"x": table.x, "y": y}, str(path), names, task)
         return replace(rows, features=table.features, table=table)
     if path.suffix == ".npz":
         return read_arrays(read_npz(path), str(path), names, task, split.inputs)
     found = "has another ending" if path.exists() else "does not exist"
     raise DataError(f"{path} {found}; a site's data are an .npz file, a .csv file or a folder of images.")
+
+
+def label_names(y: np.ndarray, reading: Reading) -> tuple[str, ...]:
+    """Of several columns as targets, their names are those of the labels."""
+    return tuple(name.strip() for name in reading.target.split(",")) if y.ndim == 2 else ()
 
 
 def _folder_arrays(folder: Path, size: int) -> dict[str, np.ndarray]:

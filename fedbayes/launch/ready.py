@@ -37,6 +37,7 @@ def check_data(settings: Settings, clients: int) -> None:
     try:
         one = check(settings, clients)
         settings.require_fit(one.classes)
-        build(settings.model, one.x_train.shape[1:], len(one.classes), settings.seed, settings.noise_level)
+        shape, noise = one.x_train.shape[1:], settings.noise_level
+        build(settings.model, shape, len(one.classes), settings.seed, noise, one.many)
     except (DataError, UserCodeError) as error:
         raise CommandError(str(error)) from None

@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from bayes_core.flat import around, state_dict_of
-from bayes_core.networks import WithNoise
+from bayes_core.networks import ManyLabels, WithNoise
 from bayes_core.predict.forecast import of_outputs
 from bayes_core.predict.metrics import Tally, summarise, tally, tally_numbers
 from bayes_core.predict.predictive import outputs
@@ -116,6 +116,8 @@ def _write(
     card, pruned = personal.card, name == "pruned"
     network = around(personal.network, theta, personal.buffers).eval()
     plain, tags = network, tags_of(personal)
+    if isinstance(network, ManyLabels):
+        plain = network.network
     if isinstance(network, WithNoise):
         plain = network.network
         tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
@@ -159,7 +161,7 @@ def _score_name(personal: PersonalModel) -> str:
 def _tally(personal: PersonalModel, found: Tensor, y: Tensor) -> Tally:
     """Of the outputs of one network."""
     if personal.classes:
-        return tally(found.softmax(-1), y)
+        return tally(found.softmax(-1), y.reshape(-1))
     return tally_numbers(of_outputs(found[None]).unscaled(*personal.card.agreement.target_scale), y)
 
 
@@ -177,7 +179,11 @@ class ForOthers(nn.Module):
         self.width = nn.Buffer(torch.tensor(agreement.deviation).view(wide))
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        found: Tensor = self.network((x - self.centre) / self.width if self.scales else x)
+        x = (x - self.centre) / self.width if self.scales else x
+        if isinstance(self.network, ManyLabels):
+            there: Tensor = self.network.network(x)
+            return there.sigmoid()
+        found: Tensor = self.network(x)
         if not isinstance(self.network, WithNoise):
             return found.softmax(-1)
         mean, log_noise = found[:, 0], found[:, 1]

@@ -76,6 +76,7 @@ class Claim:
     target_name: str = ""  # the name of its target
     ignored: tuple[str, ...] = ()  # columns that the run leaves out
     form: str = AUTO
+    many: bool = False  # an example may be of several classes at once
 
     def inputs_by(self, features: tuple[str, ...]) -> MeanVariance | None:
         """The moments of the inputs, their columns in this order."""
@@ -105,6 +106,7 @@ class Claim:
             target_name=str(said.get("target_name", "")),
             ignored=tuple(str(name) for name in said.get("ignored", ())),
             form=str(said.get("form", AUTO)),
+            many=bool(said.get("many", False)),
         )
 
 
@@ -142,6 +144,7 @@ class Agreement:
     preparation: Preparation | None = None  # how columns become inputs, where they are not all plain numbers
     target: str = ""  # the name of a table's target
     ignored: tuple[str, ...] = ()  # columns of a table that are no inputs
+    many: bool = False  # an example may be of several classes at once, or of none
     form: str = AUTO  # tokens are whole numbers and stay such, sequences have their features last
 
     def write(self) -> str:
@@ -214,6 +217,7 @@ class Agreement:
             target=targets_named.pop() if len(targets_named) == 1 else "",
             ignored=all_claims[0].ignored,
             form=all_claims[0].form,
+            many=all_claims[0].many,
             mean=scale.mean if scale else (),
             deviation=scale.deviation if scale else (),
             target_mean=target.mean[0] if target else None,
@@ -248,6 +252,8 @@ def _problem(one: str, a: Claim, other: str, b: Claim) -> str:
             f'{both} differ in their task: "{has}" has classes, "{lacks}" has numbers as targets; '
             "say which with task=classification or task=regression."
         )
+    if a.many != b.many:
+        return f"{both} differ in their targets: one has several labels an example, the other one class."
     if sorted(a.features) != sorted(b.features):
         mine, yours = sorted(set(a.features) - set(b.features)), sorted(set(b.features) - set(a.features))
         return f'{both} have different columns: "{one}" alone has {listed(mine)}, "{other}" {listed(yours)}.'

@@ -7,15 +7,25 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from bayes_core.flat import fingerprint, shapes_of, trained
-from bayes_core.networks import NETWORKS, WithNoise
+from bayes_core.networks import NETWORKS, ManyLabels, WithNoise
 from fedbayes.protocol.streams import seed_of
 from fedbayes.protocol.user_code import UserCodeError, find, problem
 
 
 def build(
-    model: str, inputs: Sequence[int], classes: int, seed: int = 0, noise: float | None = None
+    model: str,
+    inputs: Sequence[int],
+    classes: int,
+    seed: int = 0,
+    noise: float | None = None,
+    many: bool = False,
 ) -> nn.Module:
-    """The network for so many classes; for none of them, a regression: one number with its noise (None = learned)."""
+    """The network for so many classes; for none of them, a regression: one number with its noise (None = learned).
+
+    `many`: an example may be of several classes at once, or of none.
+    """
+    if many:
+        return ManyLabels(_plain(model, inputs, classes, seed))
     if classes:
         return _plain(model, inputs, classes, seed)
     return WithNoise(_plain(model, inputs, 1, seed), noise)

@@ -263,9 +263,12 @@ class Loop:
         """The measures in the latest replies describe the models before that exchange: `row`."""
         replies, number, sites = self.exchange.replies, row.columns["round"], self.roster.sites
         lengths = tally_lengths(next(iter(sites.values())).classes)
-        tested = {name: site.n_test for name, site in sites.items()}
-        held = {name: site.n_validation for name, site in sites.items()}
+        tested = {name: site.n_test * site.decisions for name, site in sites.items()}
+        held = {name: site.n_validation * site.decisions for name, site in sites.items()}
         pooled, each = measure(replies, tested, lengths, held)
+        for name, columns in each.items():
+            if "n_test" in columns:
+                columns["n_test"] = columns["n_test"] // sites[name].decisions
         row.add_measures(pooled, each)
         self.early.see(number, pooled)
         parameters = next(iter(self.state.sent.values())).shape[-1]

@@ -46,6 +46,11 @@ class Site:
     n_validation: int = 0  # examples held out of its training data
     data_changed: bool = False  # its owner knows that a run goes on with other data
 
+    @property
+    def decisions(self) -> int:
+        """What a model says of one example: one thing, or of several labels each."""
+        return len(self.classes) if self.claim.many else 1
+
 
 class Roster:
     """The sites of a run; `online` is the part of them that can be reached now."""

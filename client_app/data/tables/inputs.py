@@ -8,7 +8,7 @@ import numpy as np
 from client_app.data.errors import DataError
 from client_app.data.tables.cells import NA, missing, values
 from client_app.data.tables.rows import Rows, read_rows, told_at_once
-from client_app.data.tables.table import EXAMPLES, READERS, Table, targets, without_target
+from client_app.data.tables.table import EXAMPLES, READERS, Table, columns_of, targets, without_target
 from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.tables import CATEGORY, NUMBER, Column, Preparation
 
@@ -94,7 +94,8 @@ def read_new(
     x = inputs_of_rows(rows, preparation or plain, na)
     aside = {name: rows.column(name).tolist() for name in others if name in agreement.ignored}
     wanted = agreement.target or next(iter(others), "")
-    if wanted not in others or bool(missing(rows.column(wanted)).all()):
+    found = [name for name in columns_of(wanted, rows) if name in others]
+    if found != columns_of(wanted, rows) or all(missing(rows.column(name)).all() for name in found):
         return x, None, aside
     if problems := list(without_target(rows, wanted, NA)):
         raise DataError(told_at_once(problems))

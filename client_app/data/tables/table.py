@@ -106,9 +106,12 @@ def read_table(file: Path, reading: Reading) -> tuple[Table, np.ndarray]:
     target = reading.target or next(
         (name for name in reversed(rows.header) if name not in reading.ignore), ""
     )
-    if target not in rows.header:
-        raise DataError(f'{file} has no column "{target}" as its target; it has {", ".join(rows.header)}.')
-    names = [name for name in rows.header if name != target and name not in reading.ignore]
+    wanted = columns_of(target, rows)
+    if unknown := [name for name in wanted if name not in rows.header]:
+        raise DataError(
+            f'{file} has no column "{unknown[0]}" as its target; it has {", ".join(rows.header)}.'
+        )
+    names = [name for name in rows.header if name not in wanted and name not in reading.ignore]
     if not names:
         raise DataError(f"{file} has only one column; it takes others beside the target.")
     problems: list[str] = []
@@ -165,8 +168,28 @@ def _targets(rows: Rows, target: str, na: frozenset[str], problems: list[str]) -
     return targets(rows, target)
 
 
+def columns_of(target: str, rows: Rows) -> list[str]:
+    """One column, or with commas between several: the labels of an example."""
+    return [target] if target in rows.header else [name.strip() for name in target.split(",")]
+
+
+def labels(rows: Rows, names: list[str]) -> np.ndarray:
+    """Rows of 0 and 1 of several columns."""
+    found = [[truth(cell) for cell in rows.column(name).tolist()] for name in names]
+    for name, column in zip(names, found, strict=True):
+        if None in column:
+            place = column.index(None)
+            raise DataError(
+                f'{rows.file}, line {rows.lines[place]}: the label "{name}" has "{rows.column(name)[place]}"; it takes '
+                "0, 1, yes or no."
+            )
+    return np.array(found, np.int64).T
+
+
 def targets(rows: Rows, target: str) -> np.ndarray:
-    """Whole numbers, numbers or text, whichever fits all of them."""
+    """Whole numbers, numbers or text, whichever fits all of them; of several columns rows of 0 and 1."""
+    if len(names := columns_of(target, rows)) > 1:
+        return labels(rows, names)
     cells = rows.column(target)
     for kind in (np.int64, np.float64):
         try:
@@ -178,5 +201,6 @@ def targets(rows: Rows, target: str) -> np.ndarray:
 
 
 def without_target(rows: Rows, target: str, na: frozenset[str]) -> Iterator[str]:
-    for place in np.flatnonzero(missing(rows.column(target), na)).tolist():
-        yield f'{rows.file}, line {rows.lines[place]}: the target "{target}" has no value.'
+    for name in columns_of(target, rows):
+        for place in np.flatnonzero(missing(rows.column(name), na)).tolist():
+            yield f'{rows.file}, line {rows.lines[place]}: the target "{name}" has no value.'
