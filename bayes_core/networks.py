@@ -79,6 +79,21 @@ class WithNoise(nn.Module):
         return torch.cat([mean, self.log_noise.to(mean).expand_as(mean)], -1)
 
 
+class ManyLabels(nn.Module):
+    """A network for several labels an example, each there or not: to all others, n·L examples of two classes.
+
+    So what learns, predicts and measures classes does the same with labels, one decision for each.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        there: Tensor = self.network(x)  # (n, L) logits
+        return torch.stack([torch.zeros_like(there), there], -1).flatten(0, 1)
+
+
 def in_bfloat16(network: nn.Module) -> nn.Module:
     """The same network, whose passes in training take bfloat16 where `torch.autocast` finds that safe.
 

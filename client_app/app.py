@@ -98,7 +98,7 @@ def hello(message: Message, context: Context) -> Message:
             said[key.DATA_CHANGED] = True
         if one.site.validation is not None:
             said[key.N_VALIDATION] = len(one.site.validation[1])
-        if data.classes and shares_labels(config):
+        if data.classes and not data.many and shares_labels(config):
             said[key.LABELS] = torch.bincount(data.y_train, minlength=len(data.classes)).tolist()
     except (DataError, ValueError) as error:
         said[key.ERROR] = redact(error) if is_real(config) else str(error)

@@ -20,7 +20,7 @@ def calibration(
 
 def temperature(method: ClientMethod, model: Predictor, validation: Pair, server_round: int) -> float:
     """The temperature that the validation examples ask for."""
-    return fit_temperature(validated(method, model, validation, server_round), validation[1])
+    return fit_temperature(validated(method, model, validation, server_round), validation[1].reshape(-1))
 
 
 def validated(method: ClientMethod, model: Predictor, validation: Pair, server_round: int) -> Tensor:

@@ -76,7 +76,12 @@ class Card:
     def network(self) -> nn.Module:
         """ValueError where this machine's version of the model is another one."""
         network = build(
-            self.model, self.inputs, len(self.classes), self.seed, self.agreement.scaled_noise(self.noise)
+            self.model,
+            self.inputs,
+            len(self.classes),
+            self.seed,
+            self.agreement.scaled_noise(self.noise),
+            self.agreement.many,
         )
         if fingerprint(network) != self.fingerprint:
             raise ValueError(

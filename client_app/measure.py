@@ -55,7 +55,11 @@ def _classes(
 ) -> tuple[Records, list[int], float | None]:
     """Tallies of the predictive, of the posterior-mean network, of the predictive on validation data and, where it is
     asked for, at its temperature; binned entropies; and that temperature."""
-    x, y, settings = site.data.x_test, site.data.y_test, method.settings
+    x, y, settings = (
+        site.data.x_test,
+        site.data.y_test.reshape(-1),
+        method.settings,
+    )  # of several labels, each
     found = model.predict(x, settings.eval_samples, method.stream(server_round, f"evaluate {name}"))
     tallies = {name: tally(found.probabilities, y, found.mutual_information)}
     if (of_mean := model.point_probabilities(x)) is not None:
@@ -63,9 +67,10 @@ def _classes(
     fitted = None
     if site.validation:
         held = validated(method, model, site.validation, server_round)
-        tallies[name + VALIDATION] = tally(held, site.validation[1])
+        told = site.validation[1].reshape(-1)
+        tallies[name + VALIDATION] = tally(held, told)
         if settings.temperature_scaling:
-            fitted = fit_temperature(held, site.validation[1])
+            fitted = fit_temperature(held, told)
             tallies[f"{name}_scaled"] = tally(scale(found.probabilities, fitted), y)
     records = {title: MetricRecord(dict(sums)) for title, sums in tallies.items()}
     return records, entropy_counts(found.probabilities), fitted

@@ -18,7 +18,7 @@ from bayes_core.families import Family
 from bayes_core.flat import buffers_in, buffers_of, named_statistics, statistics_of
 from bayes_core.inference.augment import Augment, FlipCrop
 from bayes_core.inference.plain import settled
-from bayes_core.likelihoods import likelihood_of
+from bayes_core.likelihoods import balanced, balanced_labels, likelihood_of
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import STATISTICS
@@ -97,7 +97,9 @@ class ClientMethod(ABC):
         self.check(settings)
         if len(x):
             settings.require_images(tuple(x.shape[1:]))
-        self.likelihood = likelihood_of(y)
+        weighted = settings.class_weights == "balanced" and not y.is_floating_point()
+        balance = balanced_labels if y.ndim == 2 else balanced
+        self.likelihood = balance(y) if weighted and len(y) else likelihood_of(y)
         self.site = site
         self.device = device
         # stream(round, purpose): this client's random numbers for one purpose in one round

@@ -12,7 +12,7 @@ def random_labels(y: Tensor, classes: int, generator: torch.Generator) -> Tensor
     """Labels that mean nothing: each is drawn from all classes alike; numbers change places."""
     if not classes:
         return y[torch.randperm(len(y), generator=generator)]
-    return torch.randint(classes, y.shape, generator=generator)
+    return torch.randint(2 if y.ndim == 2 else classes, y.shape, generator=generator)
 
 
 def hold_out(x: Tensor, y: Tensor, fraction: float, generator: torch.Generator) -> tuple[Pair, Pair | None]:

@@ -172,7 +172,8 @@ def _site(
     validation = None if held is None else (held[0].to(device), held[1].to(device))
     shape, outputs = tuple(data.x_train.shape[1:]), len(data.classes)
     noise = data.agreement.scaled_noise(settings.noise_level)
-    network = _network(settings.model, shape, outputs, settings.seed, noise, device, settings.precision)
+    many = data.many
+    network = _network(settings.model, shape, outputs, settings.seed, noise, device, settings.precision, many)
     seen = "" if dealt else found.fingerprint()
     return Site(
         name, origin, claim, _moved(data, device), validation, network, device, Path(states), durable, seen
@@ -188,9 +189,10 @@ def _network(
     noise: float | None,
     device: torch.device,
     precision: str,
+    many: bool,
 ) -> nn.Module:
     """All clients of a run start from the same network, and none keeps anything in it."""
-    network = build(model, shape, outputs, seed, noise).to(device)
+    network = build(model, shape, outputs, seed, noise, many).to(device)
     return in_bfloat16(network) if precision == "bfloat16" else network
 
 

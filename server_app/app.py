@@ -61,6 +61,10 @@ def run(grid: Grid, settings: Settings) -> None:
     settings.require_fit(roster.agreement.classes)
     if not (roster.agreement.classes or found.traits.numbers):
         raise SettingsError(f"method={settings.method} learns classes, but the targets are numbers.")
+    if roster.agreement.many and not found.traits.numbers:
+        raise SettingsError(
+            f"method={settings.method} learns one class an example, but these have several labels."
+        )
     one = next(iter(roster.sites.values()))
     facts: dict[str, Any] = {
         "clients": max(one.partitions, len(roster.sites)),
@@ -85,11 +89,14 @@ def run(grid: Grid, settings: Settings) -> None:
     try:
         with _marked_when_stopped(folder):
             _train(grid, settings, loop, folder)
+        if loop.early.over:
+            folder.config["stopped_early"] = loop.early.sentence
         folder.set_state("finished")
         _report(folder)
-        failed = sum(int(row["clients_failed"] or 0) for row in read_rows(folder.path / "rounds.csv"))
+        rows = read_rows(folder.path / "rounds.csv")
+        failed, done = sum(int(row["clients_failed"] or 0) for row in rows), int(rows[-1]["round"])
         emit(
-            "finished", round=settings.rounds, rounds=settings.rounds, sites=len(roster.sites), failed=failed,
+            "finished", round=done, rounds=done, sites=len(roster.sites), failed=failed,
             folder=str(folder.path), rows=closing_rows(folder.path / "rounds.csv"),
         )  # fmt: skip
     except BaseException as error:  # Flower ends a stopped run by SystemExit
@@ -184,7 +191,9 @@ def _network(settings: Settings, one: Site, *words: int | str) -> nn.Module:
     """The network whose weights all sites start from, the same as theirs; with `words`, another start of it."""
     seed = seed_of(settings.seed, *words) if words else settings.seed
     try:
-        network = build(settings.model, one.input_shape, len(one.classes), seed, settings.noise_level)
+        network = build(
+            settings.model, one.input_shape, len(one.classes), seed, settings.noise_level, one.claim.many
+        )
     except UserCodeError as error:
         raise RunError(f"At the coordinator {error}") from None
     # Another start has other random numbers in frozen parameters too; those of the first are what all sites have.

@@ -1,7 +1,7 @@
 """Structured log lines: how a run tells the `fedbayes` command, here or far away, what happens.
 
 A line is `FEDBAYES {json}` on standard output, which Flower carries to whoever streams the run's log.
-Events: start, clusters, round, evaluated, warning, error, finished; each with its time, in seconds since 1970.
+Events: start, clusters, note, round, evaluated, warning, error, finished; each with its time, in seconds since 1970.
 """
 
 import json

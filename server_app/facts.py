@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedbayes.protocol.tables import Preparation
+
 KINDS = {"bayesian": "Bayesian", "plain": "plain", "frozen": "frozen"}
 MOST = 20  # names in a line
 
@@ -30,7 +32,11 @@ def _agreed(config: Mapping[str, Any]) -> Iterator[str]:
         return
     if classes := agreement.get("classes"):
         yield f"{len(classes)} classes: {_names(classes)}."
-    if features := agreement.get("features"):
+    prepared = agreement.get("preparation")
+    if prepared:
+        columns = [column.in_words for column in Preparation.of_dict(prepared).columns]
+        yield f"{len(columns)} columns: {_names(columns)}; {len(agreement['features'])} inputs."
+    elif features := agreement.get("features"):
         yield f"{len(features)} columns: {_names(features)}."
 
 

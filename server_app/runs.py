@@ -96,7 +96,8 @@ class RunFolder:
 
     def begin(self, first_round: int) -> None:
         """Write what is known now, and drop the rows that the rounds to come will write (again)."""
-        self.config.pop("failures", None)  # in the round that ended an earlier attempt
+        for key in ("failures", "stopped_early"):  # how an earlier attempt ended
+            self.config.pop(key, None)
         self.set_state("running")
         evaluations.drop_evaluations(self.path, since=first_round - 1)
         for sheet in (self._rounds, self._clients):

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from bayes_core.flat import Split, flatten
-from fedbayes.protocol.settings import HeadName, Options
+from fedbayes.protocol.settings import HeadName, Options, Settings, SettingsError
 from strategies.fedavg import FedAvg
 from strategies.rounds.method import StepOptions
 from strategies.rounds.state import Traits
@@ -28,6 +28,14 @@ class PFedGP(FedAvg):
     traits = Traits(global_model=False, shared_part=True, numbers=False)
     reads: ClassVar[type[Options]] = EmbeddingOptions
     options: EmbeddingOptions
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        super().check(settings)
+        if settings.class_weights != "none":
+            raise SettingsError(
+                "method=pfedgp has no loss that classes could weigh in; leave class-weights out."
+            )
 
     def weights_of(self, network: nn.Module) -> Tensor:
         return Split.at_head(network, self.options.head).shared(flatten(network))

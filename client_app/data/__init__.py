@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from client_app.data import functions, layouts
@@ -18,6 +19,7 @@ from client_app.data.pool import Pool
 from client_app.data.site_data import load_site, sites_in
 from client_app.data.sources import NAMES, mixed_pair, read_pool, require_known
 from client_app.data.split import Split
+from client_app.data.tables.rows import told_at_once
 from fedbayes.protocol.agreement import Agreement, Disagreement
 from fedbayes.protocol.objects import is_pool
 from fedbayes.protocol.settings import FUNCTION, Settings
@@ -65,13 +67,20 @@ def forget() -> None:
 
 
 def check(settings: Settings, partitions: int) -> ClientData:
-    """One client's data after all have agreed, or the DataError that any of them would raise."""
+    """One client's data after all have agreed, or a DataError with what any of them would raise, all of it."""
     split = Split.of(settings)
     sites = _sites(split, partitions)
     if not sites:
         _shares(split, partitions)
     names = [name for name, _ in sites] or ["0"]
-    clients = {name: load(settings, number, partitions) for number, name in enumerate(names)}
+    clients, problems = {}, []
+    for number, name in enumerate(names):
+        try:
+            clients[name] = load(settings, number, partitions)
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        raise DataError(told_at_once(list(dict.fromkeys(problems))))
     try:
         agreement = Agreement.of({name: data.claim(settings.scale) for name, data in clients.items()})
     except Disagreement as error:
@@ -106,9 +115,11 @@ def _shares(split: Split, clients: int) -> tuple[Pool, list[Share]]:
     """Every client's share as indices, and the pool they point into."""
     datasets = mixed_pair(split.dataset) if split.layout == "mixed" else (split.dataset,)
     _require_possible(split, clients, datasets)
-    pool = read_pool(datasets, split.data_dir, split.class_names, split.task)
+    pool = read_pool(datasets, split.data_dir, split.class_names, split.task, split.inputs)
     _require_fitting(split, pool)
     y, classes, seed = pool.labels[0], len(pool.classes), split.seed
+    if y.ndim == 2:  # several labels an example: dealt as if they had none
+        y, classes = np.zeros(len(y), np.int64), 0
     most = layouts.available(y, classes, split.layout, clients, split.groups)
     counts = layouts.counts_of(split.dataset, split.size, most)
     try:
@@ -156,9 +167,10 @@ def _require_possible(split: Split, clients: int, datasets: Sequence[str]) -> No
 
 def _require_fitting(split: Split, pool: Pool) -> None:
     """What the layout needs of the data."""
-    if not pool.classes and split.layout != "iid":
+    if (not pool.classes or pool.labels[0].ndim == 2) and split.layout != "iid":
+        what = "several labels an example" if pool.classes else "numbers as targets"
         raise DataError(
-            f"layout={split.layout} deals by class, but {split.dataset} has numbers as targets; take layout=iid."
+            f"layout={split.layout} deals by class, but {split.dataset} has {what}; take layout=iid."
         )
     if split.layout == "rotated" and pool.inputs.ndim != 4:
         raise DataError(f"layout=rotated turns images, but {split.dataset} has vectors; take another layout.")
@@ -176,7 +188,7 @@ def _cut(pool: Pool, share: Share) -> ClientData:
             torch.rot90(x, share.quarter_turns, (2, 3)).contiguous() for x in (x_train, x_test)
         )
     y_train, y_test = pool.labels_of(share.train), pool.labels_of(share.test)
-    measured = pool.inputs.dtype != torch.uint8
+    measured = pool.inputs.is_floating_point()
     return ClientData(
         x_train,
         y_train,
@@ -187,4 +199,5 @@ def _cut(pool: Pool, share: Share) -> ClientData:
         features=pool.features,
         brightest=pool.brightest,
         measured=measured,
+        form=pool.form,
     )

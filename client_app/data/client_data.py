@@ -2,17 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from client_app.data.errors import DataError
-from fedbayes.protocol.agreement import Agreement, Claim, MeanVariance
-
-ENOUGH_ROWS = 20  # below, ages differ in every row too
+from client_app.data.tables.inputs import inputs_of
+from client_app.data.tables.table import Table
+from client_app.data.tables.told import told
+from fedbayes.protocol.agreement import AUTO, SEQUENCES, Agreement, Claim, MeanVariance
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,15 @@ class ClientData:
     brightest: int = 255  # the value of a white pixel before it was scaled, where x were bytes of images
     measured: bool = False  # whether x are measurements on some scale, and not bytes of images
     agreement: Agreement = field(default_factory=Agreement)  # what x and y are scaled and ordered by
+    form: str = AUTO  # what x are, where that has to be said: tokens or sequences
+    tables: tuple[Table, Table] | None = (
+        None  # where x are rows of tables: those for training and for the test
+    )
+
+    @property
+    def many(self) -> bool:
+        """Whether an example may be of several classes: targets are then rows of 0 and 1."""
+        return self.y_train.ndim == 2
 
     def fingerprint(self) -> str:
         """Equal for the same examples in the same order, as they were found."""
@@ -37,27 +47,45 @@ class ClientData:
         for part in (self.x_train, self.y_train, self.x_test, self.y_test):
             found.update(f"{tuple(part.shape)} {part.dtype}".encode())
             found.update(part.contiguous().numpy().data)
+        for table in self.tables or ():
+            found.update(table.fingerprint())
         return found.hexdigest()
 
     def claim(self, scale: str) -> Claim:
         """What this client brings into the agreement; moments only where all sites scale together."""
         pooled = scale == "pooled"
+        table = told(self.tables[0], pooled) if self.tables else None
+        plain = self.measured and (table is None or table.plain)
         return Claim(
             shape=tuple(self.x_train.shape[1:]),
             classes=self.classes,
             declared=self.declared,
             features=self.features,
-            inputs=moments(self.x_train) if pooled and self.measured else None,
+            form=self.form,
+            many=self.many,
+            inputs=moments(self.x_train, self.form == SEQUENCES) if pooled and plain else None,
             target=moments(self.y_train[:, None]) if pooled and not self.classes else None,
             brightest=self.brightest,
-            ids=tuple(id_columns(self.x_train, self.features)),
+            ids=self.tables[0].ids if self.tables else (),
+            table=table,
+            target_name=self.tables[0].target if self.tables else "",
+            ignored=self.tables[0].reading.ignore if self.tables else (),
         )
 
     def agreed(self, agreement: Agreement, scale: str) -> "ClientData":
         """The same examples with the classes, the order of columns and the scale that all sites have."""
-        data = self._ordered(agreement)._named(agreement)
-        if scale == "site":
-            agreement = replace(Agreement.of({"": data.claim("pooled")}), classes=agreement.classes)
+        data = (self._prepared if agreement.preparation else self._ordered)(agreement)._named(agreement)
+        if scale == "site" and agreement.preparation:
+            target = None if self.classes else moments(data.y_train[:, None])
+            agreement = agreement.scaled_by(moments(data.x_train), target)
+        elif scale == "site":
+            agreement = replace(
+                Agreement.of({"": data.claim("pooled")}),
+                classes=agreement.classes,
+                target=agreement.target,
+                form=agreement.form,
+                ignored=agreement.ignored,
+            )
         changes: dict[str, Any] = {"agreement": agreement}
         if self.measured:
             changes |= {part: agreement.scaled(getattr(data, part)) for part in ("x_train", "x_test")}
@@ -65,6 +93,16 @@ class ClientData:
             mean, deviation = agreement.target_scale
             changes |= {part: (getattr(data, part) - mean) / deviation for part in ("y_train", "y_test")}
         return replace(data, **changes)
+
+    def _prepared(self, agreement: Agreement) -> "ClientData":
+        assert agreement.preparation is not None
+        if self.tables is None:
+            raise DataError("The other sites have tables, and this one has none.")
+        x_train, x_test = (
+            torch.from_numpy(inputs_of(table, agreement.preparation).astype(np.float32))
+            for table in self.tables
+        )
+        return replace(self, x_train=x_train, x_test=x_test, features=agreement.features)
 
     def _ordered(self, agreement: Agreement) -> "ClientData":
         if self.features == agreement.features:
@@ -89,18 +127,9 @@ class ClientData:
         return replace(self, y_train=y_train, y_test=y_test, classes=agreement.classes)
 
 
-def moments(x: Tensor) -> MeanVariance:
-    """Of each feature of vectors (n, features) or channel of images (n, channels, …)."""
-    wide, others = x.double(), [axis for axis in range(x.ndim) if axis != 1]
+def moments(x: Tensor, last: bool = False) -> MeanVariance:
+    """Of each feature of vectors (n, features) or of sequences, where it comes `last`, or channel of images."""
+    kept = x.ndim - 1 if last else 1
+    wide, others = x.double(), [axis for axis in range(x.ndim) if axis != kept]
     mean, variance = wide.mean(others), wide.var(others, correction=0)
     return MeanVariance(len(x), tuple(mean.tolist()), tuple(variance.tolist()))
-
-
-def id_columns(x: Tensor, features: Sequence[str]) -> Iterator[str]:
-    """Columns with another whole number in each of many rows: a patient's number, say, and no measurement."""
-    if len(x) < ENOUGH_ROWS:
-        return
-    for place, name in enumerate(features):
-        column = x[:, place]
-        if bool((column == column.round()).all()) and len(column.unique()) == len(column):
-            yield name

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from client_app.data.errors import DataError
-from fedbayes.protocol.agreement import in_order
+from client_app.data.tables.table import Table
+from fedbayes.protocol.agreement import AUTO, SEQUENCES, TOKENS, in_order
 
 WHOLE, SPLIT = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 CHANNELS = (1, 3, 4)
@@ -22,16 +23,23 @@ BRIGHTEST = 255
 class Examples:
     """All examples of one source; where it has a test set of its own, that comes last."""
 
-    x: Tensor  # uint8 images (n, channels, height, width), 0 … 255, or float32 images or vectors (n, features)
-    y: np.ndarray  # int64 class numbers, or float32 targets
+    # uint8 images (n, channels, height, width), 0 … 255, float32 images or vectors (n, features), float32 sequences
+    # (n, steps, features), or int64 tokens (n, steps)
+    x: Tensor
+    y: np.ndarray  # int64 class numbers, float32 targets, or int64 rows of 0 and 1: several labels an example
     classes: tuple[str, ...]  # in the order of the numbers; empty where the targets are numbers
     declared: bool = False  # whether `classes` is the whole list in its order, or only what was found
     n_test: int | None = None  # how many, at the end, the source itself keeps for the test
     features: tuple[str, ...] = ()  # the names of the columns of x, where they have names
+    table: Table | None = None  # where x are rows of a table: 0 stands in x for what is no number
 
 
 def read_arrays(
-    arrays: Mapping[str, np.ndarray], source: str, declared: Sequence[str], task: str = "auto"
+    arrays: Mapping[str, np.ndarray],
+    source: str,
+    declared: Sequence[str],
+    task: str = "auto",
+    form: str = AUTO,
 ) -> Examples:
     """x and y, or x_train, y_train, x_test and y_test; perhaps `classes`, the names in their order."""
     names = SPLIT if any(name in arrays for name in SPLIT) else WHOLE
@@ -41,7 +49,7 @@ def read_arrays(
                 f'{source} lacks the array "{name}"; it takes x and y, or x_train, y_train, x_test and y_test.'
             )
     parts = [
-        (read_inputs(arrays[x], x, source), read_column(arrays[y], y, source))
+        (read_inputs(arrays[x], x, source, form), read_column(arrays[y], y, source))
         for x, y in zip(names[::2], names[1::2], strict=True)
     ]
     for (x, y), name in zip(parts, names[::2], strict=True):
@@ -62,12 +70,21 @@ def read_arrays(
     )
     labels, classes = read_targets(y, source, named, task)
     n_test = len(parts[1][1]) if len(parts) > 1 else None
-    return Examples(x, labels, classes, declared=bool(named), n_test=n_test)
+    return Examples(x, labels, classes, declared=bool(named) or labels.ndim == 2, n_test=n_test)
 
 
-def read_inputs(x: np.ndarray, name: str, source: str) -> Tensor:
-    """Images with their channels first, or vectors."""
+def read_inputs(x: np.ndarray, name: str, source: str, form: str = AUTO) -> Tensor:
+    """Images with their channels first, or vectors; what is said to be tokens or sequences, as it is."""
     x = np.asarray(x)
+    if form == TOKENS:
+        return _tokens(x, name, source)
+    if form == SEQUENCES and (x.dtype.kind not in "biuf" or x.ndim != 3):
+        raise DataError(
+            f"{source} has {name} of shape {x.shape} and type {x.dtype}; inputs=sequences takes numbers "
+            "(n, steps, features)."
+        )
+    if form == SEQUENCES:
+        return _finite(np.ascontiguousarray(x, dtype=np.float32), name, source)
     if x.dtype.kind not in "biuf" or not 1 <= x.ndim <= 4:
         raise DataError(
             f"{source} has {name} of shape {x.shape} and type {x.dtype}; it takes numbers: images "
@@ -81,7 +98,20 @@ def read_inputs(x: np.ndarray, name: str, source: str) -> Tensor:
         x = x[:, None]
     if x.dtype == np.uint8 and x.ndim == 4:
         return torch.from_numpy(np.ascontiguousarray(x))
-    numbers = np.ascontiguousarray(x, dtype=np.float32)
+    return _finite(np.ascontiguousarray(x, dtype=np.float32), name, source)
+
+
+def _tokens(x: np.ndarray, name: str, source: str) -> Tensor:
+    """Whole numbers that stay such: places in a network's table."""
+    if x.dtype.kind not in "iu" or x.ndim < 2 or (x.size and x.min() < 0):
+        raise DataError(
+            f"{source} has {name} of shape {x.shape} and type {x.dtype}; inputs=tokens takes whole numbers from 0 on "
+            "(n, steps)."
+        )
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64))
+
+
+def _finite(numbers: np.ndarray, name: str, source: str) -> Tensor:
     if not np.isfinite(numbers).all():
         row = int(np.argwhere(~np.isfinite(numbers))[0, 0])
         raise DataError(
@@ -94,9 +124,12 @@ def read_column(y: np.ndarray, name: str, source: str) -> np.ndarray:
     y = _text(np.asarray(y))
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
+    if y.ndim == 2 and y.dtype.kind in "biuf" and bool(np.isin(y, (0, 1)).all()):
+        return y.astype(np.int64)
     if y.ndim != 1 or y.dtype.kind not in "biufU":
         raise DataError(
-            f"{source} has {name} of shape {y.shape} and type {y.dtype}; it takes one label or number an example."
+            f"{source} has {name} of shape {y.shape} and type {y.dtype}; it takes one label or number an "
+            "example, or a row of 0 and 1."
         )
     return y
 
@@ -110,8 +143,16 @@ def read_targets(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Class numbers and class names, or numbers and no names.
 
-    Whole numbers and text are classes, other numbers are targets of a regression, unless `task` says so.
+    Whole numbers and text are classes, other numbers are targets of a regression, unless `task` says so. Rows of 0 and
+    1 are several labels an example.
     """
+    if y.ndim == 2:
+        names = tuple(declared) or tuple(map(str, range(y.shape[1])))
+        if len(names) != y.shape[1] or task == "regression":
+            raise DataError(
+                f"{source} has {y.shape[1]} labels an example, but {len(names)} classes, or task={task}."
+            )
+        return y, names
     if y.dtype.kind == "f":
         if not np.isfinite(y).all():
             row = int(np.argwhere(~np.isfinite(y))[0, 0])

@@ -19,6 +19,7 @@ class Pool:
     labels: tuple[np.ndarray, ...]  # one array for each data set: int64 classes, or float32 targets
     classes: tuple[str, ...]  # empty where the targets are numbers
     features: tuple[str, ...] = ()  # the names of the columns of vectors, where they have names
+    form: str = "auto"  # tokens or sequences, where inputs are said to be such
 
     def scaled(self, indices: np.ndarray) -> Tensor:
         """These inputs as float32: of images 0 → −1 and the brightest value → 1, both exactly."""

@@ -24,7 +24,8 @@ from client_app.data.layouts import counts_of
 from client_app.data.npz import read_npz
 from client_app.data.pool import Pool
 from client_app.data.split import Split
-from client_app.data.table import read_table
+from client_app.data.tables.table import Reading, join, read_table
+from fedbayes.protocol.agreement import AUTO
 from fedbayes.protocol.settings import FUNCTION, NAME
 from fedbayes.protocol.streams import seed_of
 
@@ -41,36 +42,49 @@ def load_site(
     elif FUNCTION.fullmatch(source):
         offered = {"site": site, "number": number, "clients": clients, "path": split.data_dir}
         arrays = own_function.call(source, offered | {"seed": split.seed})
-        examples = read_arrays(arrays, f"{source} at site {site}", split.class_names, split.task)
+        examples = read_arrays(
+            arrays, f"{source} at site {site}", split.class_names, split.task, split.inputs
+        )
     else:
         examples = read_path(Path(source).expanduser().absolute(), split)
     train, test = _split(examples, source, split, site)
+    form = split.inputs if examples.table is None and examples.x.dtype != torch.uint8 else AUTO
     pool = Pool(examples.x, BRIGHTEST, (examples.y,), examples.classes)
     return ClientData(
         pool.scaled(train), pool.labels_of(train), pool.scaled(test), pool.labels_of(test), examples.classes,
-        features=examples.features, declared=examples.declared, measured=examples.x.dtype != torch.uint8,
+        features=examples.features, declared=examples.declared, measured=examples.x.is_floating_point(),
+        form=form,
+        tables=(examples.table.rows(train), examples.table.rows(test)) if examples.table else None,
     )  # fmt: skip
 
 
 def read_path(path: Path, split: Split) -> Examples:
     """A file or folder."""
-    names, task, target = split.class_names, split.task, split.target
+    names, task = split.class_names, split.task
     if path.is_dir() and not (path / TABLES[0]).is_file():
         return read_arrays(_folder_arrays(path, split.image_size), str(path), names, task)
+    reading = Reading.of(split.target, split.ignore, split.kinds, split.categories, split.na, split.rare)
     if path.is_dir():
-        (x, y, features), (x_test, y_test, others) = (read_table(path / name, target) for name in TABLES)
-        if sorted(others) != sorted(features):
-            raise DataError(f"{path / TABLES[1]} has other columns than {TABLES[0]} beside it.")
-        x_test = x_test[:, [others.index(name) for name in features]]
-        arrays = {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test}
-        return replace(read_arrays(arrays, str(path), names, task), features=features)
+        files = path / TABLES[0], path / TABLES[1]
+        (train, y), (test, y_test) = (read_table(file, reading) for file in files)
+        both = join(train, test, reading, files)
+        names = names or label_names(y, reading)
+        arrays = {"x_train": both.x[: len(y)], "y_train": y, "x_test": both.x[len(y) :], "y_test": y_test}
+        return replace(read_arrays(arrays, str(path), names, task), features=both.features, table=both)
     if path.suffix == ".csv":
-        x, y, features = read_table(path, target)
-        return replace(read_arrays({"x": x, "y": y}, str(path), names, task), features=features)
+        table, y = read_table(path, reading)
+        names = names or label_names(y, reading)
+        rows = read_arrays({"x": table.x, "y": y}, str(path), names, task)
+        return replace(rows, features=table.features, table=table)
     if path.suffix == ".npz":
-        return read_arrays(read_npz(path), str(path), names, task)
+        return read_arrays(read_npz(path), str(path), names, task, split.inputs)
     found = "has another ending" if path.exists() else "does not exist"
     raise DataError(f"{path} {found}; a site's data are an .npz file, a .csv file or a folder of images.")
+
+
+def label_names(y: np.ndarray, reading: Reading) -> tuple[str, ...]:
+    """Of several columns as targets, their names are those of the labels."""
+    return tuple(name.strip() for name in reading.target.split(",")) if y.ndim == 2 else ()
 
 
 def _folder_arrays(folder: Path, size: int) -> dict[str, np.ndarray]:

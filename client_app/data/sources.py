@@ -24,6 +24,7 @@ from client_app.data.npz import read_npz
 from client_app.data.official import DIGITS, read_cifar10, read_svhn
 from client_app.data.pool import Pool
 from client_app.data.torchvision_import import torchvision_datasets
+from fedbayes.protocol.agreement import AUTO
 from fedbayes.protocol.objects import is_pool
 
 TORCHVISION = {"mnist": "MNIST", "fmnist": "FashionMNIST"}  # our name → torchvision's class and folder
@@ -55,10 +56,16 @@ def mixed_pair(dataset: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2)
 def read_pool(
-    datasets: tuple[str, ...], data_dir: str, classes: tuple[str, ...] = (), task: str = "auto"
+    datasets: tuple[str, ...],
+    data_dir: str,
+    classes: tuple[str, ...] = (),
+    task: str = "auto",
+    form: str = AUTO,
 ) -> Pool:
     """The pool of these data sets; with several of them, the classes are only numbers unless both name the same."""
-    pools = [_read_one(name, Path(data_dir).expanduser().absolute(), classes, task) for name in datasets]
+    pools = [
+        _read_one(name, Path(data_dir).expanduser().absolute(), classes, task, form) for name in datasets
+    ]
     if len(pools) == 1:
         return pools[0]
     first, second = pools
@@ -74,7 +81,7 @@ def read_pool(
     return Pool(inputs, first.brightest, (first.labels[0], second.labels[0]), names)
 
 
-def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...], task: str) -> Pool:
+def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...], task: str, form: str) -> Pool:
     match dataset:
         case "digits":
             return _read_digits()
@@ -88,8 +95,9 @@ def _read_one(dataset: str, data_dir: Path, classes: tuple[str, ...], task: str)
             return _read_idx(dataset, data_dir)
         case file:
             arrays = own_function.call(file, {}) if is_pool(file) else read_npz(Path(file))
-            examples = read_arrays(arrays, file, classes, task)
-            return Pool(examples.x, BRIGHTEST, (examples.y,), examples.classes)
+            examples = read_arrays(arrays, file, classes, task, form)
+            form = form if examples.x.dtype != torch.uint8 else AUTO
+            return Pool(examples.x, BRIGHTEST, (examples.y,), examples.classes, form=form)
 
 
 def _read_digits() -> Pool:

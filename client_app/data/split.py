@@ -17,7 +17,13 @@ class Split:
     dirichlet_alpha: float
     class_names: tuple[str, ...]
     task: str
+    inputs: str
     target: str
+    ignore: str
+    kinds: str
+    categories: str
+    na: str
+    rare: int
     image_size: int
     test_fraction: float
     seed: int

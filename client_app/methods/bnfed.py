@@ -33,8 +33,8 @@ class BNFed(ClientMethod):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         try:
-            if (
-                len(self.x) == 0 or not self.y.is_floating_point()
+            if len(self.x) == 0 or not (
+                self.y.is_floating_point() or self.y.ndim == 2
             ):  # a regression is refused by the coordinator
                 self.widths = widths_of(self.network)
         except ValueError as error:

@@ -4,7 +4,8 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import click
 import typer
@@ -15,6 +16,7 @@ from fedbayes.cli import deploy, plain
 from fedbayes.cli.methods import methods
 from fedbayes.cli.reporting import compare, only_out_dir, report
 from fedbayes.cli.reproduce import reproduce
+from fedbayes.cli.settings import from_file, settings
 from fedbayes.cli.tune import tune
 from fedbayes.cli.using import adapt, export, predict
 from fedbayes.deploy import connections
@@ -44,7 +46,7 @@ app = typer.Typer(
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings; docs/settings.md lists them.", show_default=False
+        metavar="[KEY=VALUE]...", help="Settings; `fedbayes settings` lists them.", show_default=False
     ),
 ]
 
@@ -96,6 +98,10 @@ def run(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard event files too, while it runs.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--config", metavar="FILE", help="Settings from a TOML file; words go before it."),
+    ] = None,
     data_changed: Annotated[
         bool, typer.Option("--data-changed", help="With --resume: the clients' data are others now.")
     ] = False,
@@ -104,7 +110,7 @@ def run(
 
     For example: fedbayes run method=pfedbayes rounds=50 --clients 20
     """
-    values = parse_words(words or ())
+    values: dict[str, Any] = (from_file(config) if config else {}) | parse_words(words or ())
     console = _console()
     if tensorboard:
         from fedbayes.cli.tensorboard import require_tensorboard
@@ -123,7 +129,7 @@ def run(
         plans = [
             replace(plan, tensorboard=tensorboard) for plan in plan_sweep(values, clients, parse_seeds(seeds))
         ]
-        raise typer.Exit(_sweep(plans, console, words or (), clients, seeds, carrier, address))
+        raise typer.Exit(_sweep(plans, console, words or (), clients, seeds, carrier, address, config))
     if data_changed and resume is None:
         raise CommandError("--data-changed goes with --resume RUN; a new run takes the data as they are.")
     plan = ready(values | ({"data-changed": "true"} if data_changed else {}), clients, resume)
@@ -135,7 +141,7 @@ def run(
 def _run_on(
     on: str,
     resume: str | None,
-    values: Mapping[str, str],
+    values: Mapping[str, Any],
     console: Console,
     simulated: bool,
     tensorboard: bool,
@@ -158,6 +164,7 @@ def _sweep(
     seeds: str,
     engine: str,
     address: str | None,
+    config: Path | None,
 ) -> int:
     """The seeds one after the other; a sweep that ends early is continued by the same command."""
     for plan in plans:
@@ -174,6 +181,7 @@ def _sweep(
             continue
         if status := simulate(plan, console, engine, address):
             kept = [word for word in words if not word.startswith("run-name=")]
+            kept += ["-c", str(config)] if config else []
             command = ["fedbayes", "run", *kept, f"run-name={name}", "--seeds", seeds]
             command += [] if clients is None else ["--clients", str(clients)]
             say(console, f"Go on with all seeds:  {shlex.join(command)}")
@@ -201,7 +209,7 @@ def runs(words: Words = None) -> None:
 
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
     app.command(cls=plain.Command, context_settings=deploy.PASS_ON)(entry)
-for use in (adapt, predict, export, report, compare, methods, tune, reproduce):
+for use in (adapt, predict, export, report, compare, methods, settings, tune, reproduce):
     app.command(cls=plain.Command)(use)
 
 

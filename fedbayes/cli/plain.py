@@ -20,7 +20,7 @@ class Command(TyperCommand):
                 if isinstance(one, ArgumentInfo)
             ]
             if told and not getattr(param, "help", None):
-                param.help = told[0].help  # type: ignore[attr-defined]
+                param.help = told[0].help
 
     def get_help(self, ctx: click.Context) -> str:
         return super().get_help(ctx).replace("\\[", "[")

@@ -114,7 +114,7 @@ class RunProgress:
                 self._evaluated(event)
             case "warning":
                 self.warn(str(event["message"]))
-            case "clusters":
+            case "clusters" | "note":
                 self.say(str(event["message"]))
 
     def say(self, text: str) -> None:

@@ -92,12 +92,17 @@ def parse_words(words: Sequence[str]) -> dict[str, str]:
             raise CommandError(
                 f'"{word}" is not a setting; settings are written key=value, such as rounds=50.'
             )
-        if key == "resume":
-            raise CommandError("resume is not a setting to give; a run is resumed with --resume RUN.")
-        if key == "data-changed":
-            raise CommandError("data-changed is not a setting to give; it is written --data-changed.")
+        require_settable(key)
         values[key] = value
     return values
+
+
+def require_settable(key: str) -> None:
+    """Whether the user may give this setting, or has another way to say it."""
+    if key == "resume":
+        raise CommandError("resume is not a setting to give; a run is resumed with --resume RUN.")
+    if key == "data-changed":
+        raise CommandError("data-changed is not a setting to give; it is written --data-changed.")
 
 
 def plan_run(words: Mapping[str, Any], clients: int | None) -> Plan:
@@ -137,7 +142,8 @@ def plan_resume(run: str, words: Mapping[str, Any], clients: int | None) -> Plan
         raise CommandError(
             f"The run {folder.name} has {saved} rounds already; rounds={settings.rounds} is less."
         )
-    done = settings.rounds == saved and config.get("state") == "finished"
+    early = config.get("stopped_early") is not None and settings.rounds == stored.get("rounds")
+    done = (settings.rounds == saved or early) and config.get("state") == "finished"
     return Plan(settings, number, finished=done)
 
 

@@ -37,7 +37,8 @@ def check_data(settings: Settings, clients: int) -> None:
     try:
         one = check(settings, clients)
         settings.require_fit(one.classes)
-        settings.require_images(one.x_train.shape[1:])
-        build(settings.model, one.x_train.shape[1:], len(one.classes), settings.seed, settings.noise_level)
+        shape, noise = one.x_train.shape[1:], settings.noise_level
+        settings.require_images(shape)
+        build(settings.model, shape, len(one.classes), settings.seed, noise, one.many)
     except (DataError, UserCodeError) as error:
         raise CommandError(str(error)) from None

@@ -246,7 +246,10 @@ def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
     failed = int(sum(number(row, "clients_failed") or 0 for row in rows))
     console.print(run_table(plan.settings.run_name, rows))
     replies = f"{failed} failed repl{'y' if failed == 1 else 'ies'}"
-    size = f"{counted(plan.settings.rounds, 'round')}, {counted(plan.clients, 'client')}"
+    done = max(
+        (int(row["round"]) for row in rows), default=plan.settings.rounds
+    )  # fewer where it stopped early
+    size = f"{counted(done, 'round')}, {counted(plan.clients, 'client')}"
     say(console, f"{size}, {replies}, {duration(seconds)}")
     say(console, f"Run folder:   {shown(plan.folder)}")
     say(console, f"Report:       {shown(plan.folder / 'report.html')}")

@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from bayes_core.flat import around, state_dict_of
-from bayes_core.networks import WithNoise
+from bayes_core.networks import ManyLabels, WithNoise
 from bayes_core.predict.forecast import of_outputs
 from bayes_core.predict.metrics import Tally, summarise, tally, tally_numbers
 from bayes_core.predict.predictive import outputs
@@ -33,7 +33,7 @@ from client_app.store import read
 from fedbayes.errors import ModelError
 from fedbayes.model.inputs import labels
 from fedbayes.model.personal import PersonalModel
-from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.agreement import SEQUENCES, TOKENS, Agreement
 from fedbayes.protocol.files import replace_file
 from server_app.rows import NONE
 
@@ -116,6 +116,8 @@ def _write(
     card, pruned = personal.card, name == "pruned"
     network = around(personal.network, theta, personal.buffers).eval()
     plain, tags = network, tags_of(personal)
+    if isinstance(network, ManyLabels):
+        plain = network.network
     if isinstance(network, WithNoise):
         plain = network.network
         tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
@@ -159,7 +161,7 @@ def _score_name(personal: PersonalModel) -> str:
 def _tally(personal: PersonalModel, found: Tensor, y: Tensor) -> Tally:
     """Of the outputs of one network."""
     if personal.classes:
-        return tally(found.softmax(-1), y)
+        return tally(found.softmax(-1), y.reshape(-1))
     return tally_numbers(of_outputs(found[None]).unscaled(*personal.card.agreement.target_scale), y)
 
 
@@ -170,13 +172,18 @@ class ForOthers(nn.Module):
         super().__init__()
         self.network = network
         self.target_mean, self.target_deviation = agreement.target_scale
-        wide = (1, -1, *[1] * (len(shape) - 1))
+        ones = [1] * (len(shape) - 1)
+        wide = (1, *ones, -1) if agreement.form == SEQUENCES else (1, -1, *ones)
         self.scales = bool(agreement.mean)
         self.centre = nn.Buffer(torch.tensor(agreement.mean).view(wide))
         self.width = nn.Buffer(torch.tensor(agreement.deviation).view(wide))
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        found: Tensor = self.network((x - self.centre) / self.width if self.scales else x)
+        x = (x - self.centre) / self.width if self.scales else x
+        if isinstance(self.network, ManyLabels):
+            there: Tensor = self.network.network(x)
+            return there.sigmoid()
+        found: Tensor = self.network(x)
         if not isinstance(self.network, WithNoise):
             return found.softmax(-1)
         mean, log_noise = found[:, 0], found[:, 1]
@@ -197,7 +204,7 @@ def write_onnx(
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 ForOthers(network, inputs, agreement).eval(),
-                (torch.zeros(2, *inputs),),
+                (torch.zeros(2, *inputs, dtype=torch.int64 if agreement.form == TOKENS else torch.float32),),
                 input_names=["x"],
                 output_names=["mean", "sd"] if numbers else ["probabilities"],
                 dynamic_shapes=({0: torch.export.Dim("examples")},),

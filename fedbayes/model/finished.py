@@ -17,7 +17,7 @@ from fedbayes.errors import CommandError, ModelError
 from fedbayes.launch.plan import run_config
 from fedbayes.model.inputs import NewExamples, read_examples
 from fedbayes.model.personal import PersonalModel
-from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.agreement import TOKENS, Agreement
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from fedbayes.protocol.user_code import UserCodeError
@@ -100,7 +100,9 @@ class Finished:
         """As the run's sites have it; ModelError where this machine's version of the model is another one."""
         settings, noise = self.settings, agreement.scaled_noise(self.settings.noise_level)
         try:
-            network = build(settings.model, self.inputs, len(agreement.classes), settings.seed, noise)
+            network = build(
+                settings.model, self.inputs, len(agreement.classes), settings.seed, noise, agreement.many
+            )
         except UserCodeError as error:
             raise ModelError(f"The run {settings.run_name} cannot be used here: {error}") from None
         if fingerprint(network) != self.fingerprint:
@@ -116,8 +118,13 @@ class Finished:
     def model(self, name: str = "w") -> PersonalModel:
         """One of the server's distributions, to be used as a personal model is."""
         method = self.method(
-            torch.empty(0, *self.inputs),
-            torch.empty(0, dtype=torch.int64 if self.agreement.classes else torch.float32),
+            torch.empty(
+                0, *self.inputs, dtype=torch.int64 if self.agreement.form == TOKENS else torch.float32
+            ),
+            torch.empty(
+                (0, len(self.agreement.classes)) if self.agreement.many else 0,
+                dtype=torch.int64 if self.agreement.classes else torch.float32,
+            ),
             "",
         )
         if name not in self.tensors:

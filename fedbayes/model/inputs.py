@@ -9,7 +9,7 @@ from client_app.data.client_data import moments
 from client_app.data.errors import DataError
 from client_app.data.new import NewExamples, read_new_examples
 from fedbayes.errors import ModelError
-from fedbayes.protocol.agreement import Agreement
+from fedbayes.protocol.agreement import SEQUENCES, TOKENS, Agreement
 
 __all__ = ["NewExamples", "labels", "read_examples", "scaled", "scaled_by_itself"]
 Shape = tuple[int, ...]
@@ -51,6 +51,10 @@ def scaled(x: Tensor, shape: Shape, agreement: Agreement) -> Tensor:
     x = shaped(x, shape)
     if _is_bytes(x):
         return x.float().div_(agreement.brightest / 2).sub_(1).contiguous()
+    if agreement.form == TOKENS:
+        if x.is_floating_point() or bool((x < 0).any()):
+            raise ModelError("The model takes tokens: whole numbers from 0 on.")
+        return x.long().contiguous()
     if not bool(x.isfinite().all()):
         raise ModelError("The examples have values that are not finite (NaN or infinite).")
     return agreement.scaled(x).float().contiguous()
@@ -58,13 +62,9 @@ def scaled(x: Tensor, shape: Shape, agreement: Agreement) -> Tensor:
 
 def scaled_by_itself(agreement: Agreement, x: Tensor, y: Tensor) -> Agreement:
     """The agreement of a new site that scales by its own training data (`scale = site`)."""
-    if not _is_bytes(x):
-        own = moments(x)
-        agreement = replace(agreement, mean=own.mean, deviation=own.deviation)
-    if not agreement.classes:
-        own = moments(y[:, None])
-        agreement = replace(agreement, target_mean=own.mean[0], target_deviation=own.deviation[0])
-    return agreement
+    target = None if agreement.classes else moments(y[:, None])
+    measured = not _is_bytes(x) and agreement.form != TOKENS
+    return agreement.scaled_by(moments(x, agreement.form == SEQUENCES) if measured else None, target)
 
 
 def _is_bytes(x: Tensor) -> bool:

@@ -128,8 +128,21 @@ class PersonalModel:
 
         They are in their own units and scaled here as for training; images of numbers other than bytes are as the
         network takes them. Probabilities are temperature-scaled where the run fitted a temperature; the uncertainty is
-        that of the predictive before it.
+        that of the predictive before it. Where an example may have several labels, `probabilities` are those of each,
+        and the uncertainty is that of all together.
         """
+        found = self.decisions(x, samples, seed)
+        if not self.card.agreement.many:
+            return found
+        labels = len(self.classes)
+        return Prediction(
+            found.probabilities[:, 1].view(-1, labels),
+            found.entropy.view(-1, labels).sum(-1),
+            found.mutual_information.view(-1, labels).sum(-1),
+        )
+
+    def decisions(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Prediction:
+        """As `predict`; of several labels an example, of each of them for itself: not there, there."""
         if not self.classes:
             raise ModelError("This model predicts numbers, not classes; ask it with `forecast`.")
         generator = stream(seed, "predict")
@@ -149,14 +162,16 @@ class PersonalModel:
 
     def tally(self, x: ArrayLike | Tensor, y: Tensor) -> Tally:
         """The sums behind the metrics (bayes_core/predict/metrics.py) on examples with known targets."""
-        return tally(self.predict(x).probabilities, y) if self.classes else tally_numbers(self.forecast(x), y)
+        if not self.classes:
+            return tally_numbers(self.forecast(x), y)
+        return tally(self.decisions(x).probabilities, y.reshape(-1))
 
     def point_probabilities(self, x: ArrayLike | Tensor) -> Tensor:
         """Class probabilities of the posterior-mean network, which is what `fedbayes export` writes."""
         found = self.predictor.point_probabilities(self.inputs(x))
         if found is None:
             raise ModelError(f"The models of {self.card.method} have no posterior-mean network.")
-        return found
+        return found[:, 1].view(-1, len(self.classes)) if self.card.agreement.many else found
 
     def state_dict(self) -> dict[str, Tensor]:
         """The posterior-mean network: weights and buffers under their PyTorch names."""

@@ -32,15 +32,17 @@ def predict_file(
     inputs = personal.read(data)
     if not personal.classes:
         return _numbers(personal.forecast(inputs.x, samples, seed), inputs, abstain)
-    found = personal.predict(inputs.x, samples, seed)
+    found, many = personal.predict(inputs.x, samples, seed), personal.card.agreement.many
     answered = surest(found.entropy, abstain)
     said = f"{len(answered)} of {len(inputs.x)} examples answered"
     if len(answered) < len(inputs.x):
         said += f", the others have an entropy above {float(found.entropy[answered].max()):.3f}"
     if inputs.y is not None:
-        right = (found.labels[answered].cpu() == inputs.y[answered]).double().mean()
+        chosen = (found.probabilities > 0.5).long() if many else found.labels
+        right = (chosen[answered].cpu() == inputs.y[answered]).double().mean()
         said += f"; accuracy {float(right):.4f}"
-    return _table(inputs, found, personal.classes, answered), said + "."
+    write = _labels if many else _table
+    return write(inputs, found, personal.classes, answered), said + "."
 
 
 def _numbers(found: Forecast, inputs: NewExamples, abstain: float) -> tuple[str, str]:
@@ -54,9 +56,10 @@ def _numbers(found: Forecast, inputs: NewExamples, abstain: float) -> tuple[str,
         chosen = Forecast(found.means[:, answered], found.noises[:, answered])
         figures = summarise(tally_numbers(chosen, inputs.y[answered]))
         said += f"; RMSE {figures['rmse']:.4g}, {100 * figures['coverage']:.1f} % within their intervals"
-    rows = zip((inputs.names[place] for place in answered.tolist()), *columns, strict=True)
+    rows = zip(answered.tolist(), *columns, strict=True)
     return _csv(
-        OF_NUMBERS, ((name, *(f"{number:.6g}" for number in numbers)) for name, *numbers in rows)
+        (OF_NUMBERS[0], *inputs.aside, *OF_NUMBERS[1:]),
+        ((*_named(inputs, place), *(f"{number:.6g}" for number in numbers)) for place, *numbers in rows),
     ), f"{said}."
 
 
@@ -72,12 +75,40 @@ def _table(inputs: NewExamples, found: Prediction, classes: tuple[str, ...], ans
     columns = (found.labels, found.confidence, found.entropy, found.mutual_information)
     rows = zip(answered.tolist(), *(column[answered].tolist() for column in columns), strict=True)
     return _csv(
-        COLUMNS,
+        (COLUMNS[0], *inputs.aside, *COLUMNS[1:], *(f"p({name})" for name in classes)),
         (
-            (inputs.names[place], classes[label], *(f"{number:.6f}" for number in numbers))
+            (
+                *_named(inputs, place),
+                classes[label],
+                *(f"{number:.6f}" for number in (*numbers, *found.probabilities[place].tolist())),
+            )
             for place, label, *numbers in rows
         ),
     )
+
+
+def _labels(inputs: NewExamples, found: Prediction, classes: tuple[str, ...], answered: Tensor) -> str:
+    """Of several labels an example: those that are likelier there than not, and the probability of each."""
+    header = (
+        "example",
+        *inputs.aside,
+        "labels",
+        "entropy",
+        "mutual_information",
+        *(f"p({name})" for name in classes),
+    )
+    rows = []
+    for place in answered.tolist():
+        p = found.probabilities[place].tolist()
+        chosen = "+".join(name for name, value in zip(classes, p, strict=True) if value > 0.5)
+        numbers = (float(found.entropy[place]), float(found.mutual_information[place]), *p)
+        rows.append((*_named(inputs, place), chosen, *(f"{number:.6f}" for number in numbers)))
+    return _csv(header, rows)
+
+
+def _named(inputs: NewExamples, place: int) -> list[str]:
+    """What the user calls an example, and the columns that are passed through: ids, say."""
+    return [inputs.names[place], *(cells[place] for cells in inputs.aside.values())]
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

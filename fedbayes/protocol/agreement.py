@@ -7,17 +7,27 @@ it has; the server makes one agreement of all claims, and every message to a sit
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedbayes.protocol.tables import Disagreement, Preparation, TableClaim, agree
+
+__all__ = [
+    "AUTO",
+    "SEQUENCES",
+    "TOKENS",
+    "Agreement",
+    "Claim",
+    "Disagreement",
+    "MeanVariance",
+    "in_order",
+    "listed",
+]
+AUTO, TOKENS, SEQUENCES = "auto", "tokens", "sequences"  # what inputs are
 SMALLEST_DEVIATION = 1e-12  # below, a feature is constant and only its mean is taken off
-
-
-class Disagreement(ValueError):
-    """Claims that do not fit together; its text names two sites and is one sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,11 @@ class Claim:
     target: MeanVariance | None = None  # of the training targets, where they are numbers
     brightest: int = 255  # the value of a white pixel, where inputs are bytes of images
     ids: tuple[str, ...] = ()  # columns that are different in every row, and no measurements
+    table: TableClaim | None = None  # where the examples are rows of a table
+    target_name: str = ""  # the name of its target
+    ignored: tuple[str, ...] = ()  # columns that the run leaves out
+    form: str = AUTO
+    many: bool = False  # an example may be of several classes at once
 
     def inputs_by(self, features: tuple[str, ...]) -> MeanVariance | None:
         """The moments of the inputs, their columns in this order."""
@@ -87,6 +102,11 @@ class Claim:
             target=_moments(said["target"]),
             brightest=int(said["brightest"]),
             ids=tuple(str(name) for name in said.get("ids", ())),
+            table=TableClaim.of_dict(said["table"]) if said.get("table") else None,
+            target_name=str(said.get("target_name", "")),
+            ignored=tuple(str(name) for name in said.get("ignored", ())),
+            form=str(said.get("form", AUTO)),
+            many=bool(said.get("many", False)),
         )
 
 
@@ -121,6 +141,11 @@ class Agreement:
     target_mean: float | None = None
     target_deviation: float | None = None
     brightest: int = 255
+    preparation: Preparation | None = None  # how columns become inputs, where they are not all plain numbers
+    target: str = ""  # the name of a table's target
+    ignored: tuple[str, ...] = ()  # columns of a table that are no inputs
+    many: bool = False  # an example may be of several classes at once, or of none
+    form: str = AUTO  # tokens are whole numbers and stay such, sequences have their features last
 
     def write(self) -> str:
         return json.dumps(asdict(self))
@@ -134,6 +159,8 @@ class Agreement:
         known: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in said.items()
         }
+        if known.get("preparation"):
+            known["preparation"] = Preparation.of_dict(known["preparation"])
         return cls(**known)
 
     @property
@@ -147,24 +174,50 @@ class Agreement:
         """A standard deviation in the target's own units as the network has it; None, learned, stays."""
         return None if noise is None else noise / self.target_scale[1]
 
+    def scaled_by(self, inputs: MeanVariance | None, target: MeanVariance | None) -> "Agreement":
+        """The same with another scale, a site's own; inputs that are no measurements stay 0 or 1."""
+        changes: dict[str, Any] = {}
+        if inputs is not None:
+            kept = self.preparation.scaled if self.preparation else (True,) * len(inputs.mean)
+            changes["mean"] = tuple(
+                value if one else 0.0 for value, one in zip(inputs.mean, kept, strict=True)
+            )
+            changes["deviation"] = tuple(
+                value if one else 1.0 for value, one in zip(inputs.deviation, kept, strict=True)
+            )
+        if target is not None:
+            changes |= {"target_mean": target.mean[0], "target_deviation": target.deviation[0]}
+        return replace(self, **changes)
+
     def scaled(self, x: Tensor) -> Tensor:
         """Inputs as the network takes them."""
-        return standardised(x, self.mean, self.deviation) if self.mean else x
+        return standardised(x, self.mean, self.deviation, self.form == SEQUENCES) if self.mean else x
 
     @classmethod
     def of(cls, claims: Mapping[str, Claim]) -> "Agreement":
         """Of all sites by their names; a Disagreement names two of them."""
-        for first, second in zip(claims, list(claims)[1:], strict=False):
-            _compare(first, claims[first], second, claims[second])
+        pairs = zip(claims, list(claims)[1:], strict=False)
+        problems = [
+            text for one, other in pairs if (text := _problem(one, claims[one], other, claims[other]))
+        ]
+        if problems:
+            raise Disagreement(" ".join(problems))
         all_claims = list(claims.values())
         features = all_claims[0].features
         inputs = [moments for claim in all_claims if (moments := claim.inputs_by(features))]
         targets = [claim.target for claim in all_claims if claim.target]
         scale = MeanVariance.pooled(inputs) if len(inputs) == len(claims) else None
         target = MeanVariance.pooled(targets) if len(targets) == len(claims) else None
+        preparation, scale = _prepared(claims, scale)
+        targets_named = {claim.target_name for claim in all_claims}
         return cls(
             classes=_classes(claims),
-            features=features,
+            features=preparation.inputs if preparation else features,
+            preparation=preparation,
+            target=targets_named.pop() if len(targets_named) == 1 else "",
+            ignored=all_claims[0].ignored,
+            form=all_claims[0].form,
+            many=all_claims[0].many,
             mean=scale.mean if scale else (),
             deviation=scale.deviation if scale else (),
             target_mean=target.mean[0] if target else None,
@@ -173,28 +226,45 @@ class Agreement:
         )
 
 
-def _compare(one: str, a: Claim, other: str, b: Claim) -> None:
+def _prepared(
+    claims: Mapping[str, Claim], scale: MeanVariance | None
+) -> tuple[Preparation | None, MeanVariance | None]:
+    """How the columns of tables become inputs, and the scale of these; nothing where all are plain numbers."""
+    tables = {site: claim.table for site, claim in claims.items() if claim.table is not None}
+    if all(table.plain for table in tables.values()):
+        return None, scale
+    if len(tables) < len(claims):
+        one = next(site for site in claims if site not in tables)
+        raise Disagreement(
+            f'Site "{one}" has no table, but others have tables with more than numbers in them.'
+        )
+    preparation, mean, variance = agree(tables)
+    scaled = all(table.scaled for table in tables.values())
+    return preparation, MeanVariance(1, mean, variance) if scaled else None
+
+
+def _problem(one: str, a: Claim, other: str, b: Claim) -> str:
+    """Why two sites do not fit together, in a sentence; empty where they do."""
     both = f'Sites "{one}" and "{other}"'
     if bool(a.classes) != bool(b.classes):
         has, lacks = (one, other) if a.classes else (other, one)
-        raise Disagreement(
+        return (
             f'{both} differ in their task: "{has}" has classes, "{lacks}" has numbers as targets; '
             "say which with task=classification or task=regression."
         )
+    if a.many != b.many:
+        return f"{both} differ in their targets: one has several labels an example, the other one class."
     if sorted(a.features) != sorted(b.features):
         mine, yours = sorted(set(a.features) - set(b.features)), sorted(set(b.features) - set(a.features))
-        raise Disagreement(
-            f'{both} have different columns: "{one}" alone has {listed(mine)}, "{other}" {listed(yours)}.'
-        )
+        return f'{both} have different columns: "{one}" alone has {listed(mine)}, "{other}" {listed(yours)}.'
     if a.shape != b.shape:
-        raise Disagreement(
-            f"{both} have examples of different shapes: {_shape(a.shape)} and {_shape(b.shape)}."
-        )
+        return f"{both} have examples of different shapes: {_shape(a.shape)} and {_shape(b.shape)}."
     if a.brightest != b.brightest:
-        raise Disagreement(f"{both} differ in their white pixels: {a.brightest} and {b.brightest}.")
+        return f"{both} differ in their white pixels: {a.brightest} and {b.brightest}."
     for moments in (a.inputs, a.target, b.inputs, b.target):
-        if moments and len(moments.mean) not in (1, a.shape[0]):
-            raise Disagreement(f"{both} do not describe their inputs alike.")
+        if moments and len(moments.mean) not in (1, a.shape[0], a.shape[-1]):
+            return f"{both} do not describe their inputs alike."
+    return ""
 
 
 def _classes(claims: Mapping[str, Claim]) -> tuple[str, ...]:
@@ -219,9 +289,10 @@ def in_order(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-def standardised(x: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """(x − mean) / deviation for each feature of vectors (n, features) or channel of images (n, channels, …)."""
-    shape = (1, -1, *[1] * (x.ndim - 2))
+def standardised(x: Tensor, mean: Sequence[float], deviation: Sequence[float], last: bool = False) -> Tensor:
+    """(x − mean) / deviation for each feature of vectors (n, features), channel of images (n, channels, …), or, where
+    they come `last`, feature of sequences (n, steps, features)."""
+    shape = (1, *[1] * (x.ndim - 2), -1) if last else (1, -1, *[1] * (x.ndim - 2))
     centre, width = (torch.tensor(part, dtype=torch.float64).view(shape) for part in (mean, deviation))
     return ((x.cpu().double() - centre) / width).to(x.device, torch.float32)
 

@@ -7,15 +7,25 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from bayes_core.flat import fingerprint, shapes_of, trained
-from bayes_core.networks import NETWORKS, WithNoise
+from bayes_core.networks import NETWORKS, ManyLabels, WithNoise
 from fedbayes.protocol.streams import seed_of
 from fedbayes.protocol.user_code import UserCodeError, find, problem
 
 
 def build(
-    model: str, inputs: Sequence[int], classes: int, seed: int = 0, noise: float | None = None
+    model: str,
+    inputs: Sequence[int],
+    classes: int,
+    seed: int = 0,
+    noise: float | None = None,
+    many: bool = False,
 ) -> nn.Module:
-    """The network for so many classes; for none of them, a regression: one number with its noise (None = learned)."""
+    """The network for so many classes; for none of them, a regression: one number with its noise (None = learned).
+
+    `many`: an example may be of several classes at once, or of none.
+    """
+    if many:
+        return ManyLabels(_plain(model, inputs, classes, seed))
     if classes:
         return _plain(model, inputs, classes, seed)
     return WithNoise(_plain(model, inputs, 1, seed), noise)
@@ -71,7 +81,7 @@ def _require_outputs(network: nn.Module, model: str, inputs: Sequence[int], clas
     """One number a class for each example of a batch."""
     network.eval()
     try:
-        shape = tuple(network(torch.zeros(2, *inputs)).shape)
+        shape = _tried(network, inputs)
     except Exception as error:  # whatever the user's network raises
         raise UserCodeError(
             f"model={model} failed on two examples of {tuple(inputs)}: {problem(error)}."
@@ -80,3 +90,14 @@ def _require_outputs(network: nn.Module, model: str, inputs: Sequence[int], clas
         network.train()
     if shape != (2, classes):
         raise UserCodeError(f"model={model} gives {shape} for two examples, not (2, {classes}).")
+
+
+def _tried(network: nn.Module, inputs: Sequence[int]) -> tuple[int, ...]:
+    """The shape of what it gives for two examples: of numbers, or, where it takes none, of tokens."""
+    try:
+        return tuple(network(torch.zeros(2, *inputs)).shape)
+    except Exception:
+        try:
+            return tuple(network(torch.zeros(2, *inputs, dtype=torch.int64)).shape)
+        except Exception:  # what was wrong with numbers is the better story
+            return tuple(network(torch.zeros(2, *inputs)).shape)

@@ -40,6 +40,8 @@ DATASET_NAME = re.compile(
     r"[a-z0-9]+"
 )  # of a data set that the product knows; anything else is a path or function
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
+KINDS_FORM = re.compile(r"|[^:,]+:(number|category|boolean|date)(,[^:,]+:(number|category|boolean|date))*")
+CATEGORIES_FORM = re.compile(r"|[^:;]+:[^|;]+(\|[^|;]+)*(;[^:;]+:[^|;]+(\|[^|;]+)*)*")
 MODEL = re.compile(rf"dnn|mlp|vgg|{FUNCTION.pattern}")
 
 
@@ -150,6 +152,7 @@ class Settings(BaseModel):
     eval_every: Count
     eval_samples: Count
     validation_fraction: Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
+    patience: Natural
     temperature_scaling: Switch
 
     dataset: Annotated[
@@ -170,11 +173,28 @@ class Settings(BaseModel):
     task: Annotated[
         Literal["auto", "classification", "regression"], takes("auto, classification or regression")
     ]
+    inputs: Annotated[Literal["auto", "tokens", "sequences"], takes("auto, tokens or sequences")]
+    class_weights: Annotated[Literal["none", "balanced"], takes("none or balanced")]
     noise: Annotated[
         Literal["learned"] | float, takes("learned, or a number above 0"), AfterValidator(_noise)
     ]
     classes: Annotated[str, takes("names of classes with commas between, or nothing")]
     target: Annotated[str, takes("the name of a column, or nothing for the last one")]
+    ignore: Annotated[str, takes("names of columns with commas between, or nothing")]
+    kinds: Annotated[
+        str,
+        takes(
+            "columns with number, category, boolean or date, such as stage:category,visit:date, or nothing"
+        ),
+        _matches(KINDS_FORM),
+    ]
+    categories: Annotated[
+        str,
+        takes("columns with their words, such as sex:f|m;stage:I|II, or nothing"),
+        _matches(CATEGORIES_FORM),
+    ]
+    na: Annotated[str, takes("words with commas between, or nothing")]
+    rare: Count
     test_fraction: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
     image_size: Annotated[int, takes("a whole number from 0 to 4096", ge=0, le=4096)]
     scale: Annotated[Literal["pooled", "site", "none"], takes("pooled, site or none")]
@@ -202,6 +222,15 @@ class Settings(BaseModel):
                 "temperature-scaling=true chooses on validation data and takes a validation-fraction "
                 "above 0, such as 0.2."
             )
+        if self.patience and not self.validation_fraction:
+            raise ValueError(
+                f"patience={self.patience} ends a run by its validation data and takes a validation-fraction above 0, "
+                "such as 0.2."
+            )
+        if self.inputs == "tokens" and not FUNCTION.fullmatch(self.model):
+            raise ValueError(
+                f"inputs=tokens is for a network of one's own that takes whole numbers, not for model={self.model}."
+            )
         return self
 
     @classmethod
@@ -217,7 +246,7 @@ class Settings(BaseModel):
         unknown = [] if settings.is_foreign else sorted(set(settings.model_extra or ()) - set(defaults()))
         if unknown:
             close = difflib.get_close_matches(unknown[0], list(defaults()), 1)
-            hint = f'; did you mean "{close[0]}"?' if close else "; docs/settings.md lists them all."
+            hint = f'; did you mean "{close[0]}"?' if close else "; `fedbayes settings` lists them all."
             raise SettingsError(f'There is no setting "{unknown[0]}"{hint}')
         return settings
 
@@ -243,6 +272,7 @@ class Settings(BaseModel):
         for key, used in (
             ("temperature-scaling", self.temperature_scaling),
             ("aggregation-confidence", self.aggregation_confidence != "off"),
+            ("class-weights", self.class_weights != "none"),
         ):
             if used:
                 raise SettingsError(

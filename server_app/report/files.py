@@ -157,7 +157,8 @@ class Run:
     @property
     def uniform(self) -> float:
         """The entropy of a uniform guess, in nats."""
-        return math.log(max(len(self.config.get("classes") or ()), 2))
+        many = (self.config.get("agreement") or {}).get("many")  # of several labels each is there or not
+        return math.log(2 if many else max(len(self.config.get("classes") or ()), 2))
 
     @property
     def layers(self) -> dict[str, int]:

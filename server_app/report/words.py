@@ -168,6 +168,8 @@ def _ending(run: Run) -> Iterator[str]:
         f"{done} of {wanted} round{'' if wanted == 1 else 's'} in {duration(passed)}, {size(sent)} of distributions "
         f"exchanged, {replies}."
     )
+    if early := run.config.get("stopped_early"):
+        yield str(early)
     if left_out := sum(row.get("status") == "left out" for row in run.clients):
         yield f"{left_out} uploads, the least certain, were left out (aggregation-confidence)."
     if state != "finished":

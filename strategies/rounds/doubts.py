@@ -63,5 +63,5 @@ def _ids(claims: Mapping[str, Claim]) -> Iterator[str]:
         one = len(found) == 1
         yield (
             f"The column{'' if one else 's'} {listed(found)} {'is' if one else 'are'} different in every row, as ids "
-            f"are, and would be learned from; leave {'it' if one else 'them'} out."
+            f"are, and would be learned from; ignore={','.join(found)} leaves {'it' if one else 'them'} out."
         )

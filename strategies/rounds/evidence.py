@@ -34,7 +34,7 @@ def evidence(
     for name, content in replies.content.items():
         site, counts = sites[name], content.measures.get(COUNTS, {})
         for model in MODELS:
-            if (tally := read_tally(content, model, site.n_test, lengths)) is not None:
+            if (tally := read_tally(content, model, site.n_test * site.decisions, lengths)) is not None:
                 tallies[model].append(tally)
         told[name] = _of_site(site, counts)
         for kind, bins in (("sigma", SIGMA_BINS), ("lambda", LAMBDA_BINS)):
@@ -53,7 +53,7 @@ def evidence(
 def _of_site(site: Site, counts: Mapping[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for model in MODELS:
-        entropy = _counts(counts.get(f"{model}_entropy"), ENTROPY_BINS, site.n_test)
+        entropy = _counts(counts.get(f"{model}_entropy"), ENTROPY_BINS, site.n_test * site.decisions)
         if entropy is not None:
             told[f"{model}_entropy"] = entropy
     if site.labels is not None:

@@ -20,6 +20,7 @@ from bayes_core.predict.metrics import tally_lengths
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import CLOSING, ROUND, STATISTICS, UNCERTAINTY
 from fedbayes.protocol.settings import Settings
+from strategies.rounds.early import EarlyStop
 from strategies.rounds.evidence import evidence
 from strategies.rounds.exchange import Exchange, Task, compose, patience, sample, tasks_of
 from strategies.rounds.intake import Intake
@@ -83,6 +84,7 @@ class Loop:
         self.state = State({})
         self.exchange: Exchange[Reply] = Exchange({}, 0.0)
         self.at = 0  # the round that is being trained
+        self.early = EarlyStop(settings.patience)
 
     def run(self, grid: Grid, journal: Journal, state: State, memory: Mapping[str, Any]) -> None:
         """All rounds after the one that `memory`, a checkpoint's, speaks of; then the closing exchange."""
@@ -94,6 +96,7 @@ class Loop:
         said = memory.get("stages", {"outliers": memory.get("outliers", [])})
         for stage in self.stages:
             stage.remember(said.get(stage.name))
+        self.early.remember(memory.get("early", {}), again=closed)
         for number in range(done + 1, self.settings.rounds + 1):
             due = self._is_due(number - 1) or (closed and number == done + 1)
             next_row = self._train(grid, journal, number, due)
@@ -105,7 +108,10 @@ class Loop:
             self._checkpoint(journal, row, closed=False)
             if number > 0:
                 self.tell("round", rounds=self.settings.rounds, **row.columns)
-        self._close(grid, self.settings.rounds + 1)
+            if self.early.over:
+                self.tell("note", message=self.early.sentence)
+                break
+        self._close(grid, row.columns["round"] + 1)
         self._measure(row)
         journal.append(row.columns, row.client_rows(), row.evidence)
         self._checkpoint(journal, row, closed=True)
@@ -256,10 +262,14 @@ class Loop:
         """The measures in the latest replies describe the models before that exchange: `row`."""
         replies, number, sites = self.exchange.replies, row.columns["round"], self.roster.sites
         lengths = tally_lengths(next(iter(sites.values())).classes)
-        tested = {name: site.n_test for name, site in sites.items()}
-        held = {name: site.n_validation for name, site in sites.items()}
+        tested = {name: site.n_test * site.decisions for name, site in sites.items()}
+        held = {name: site.n_validation * site.decisions for name, site in sites.items()}
         pooled, each = measure(replies, tested, lengths, held)
+        for name, columns in each.items():
+            if "n_test" in columns:
+                columns["n_test"] = columns["n_test"] // sites[name].decisions
         row.add_measures(pooled, each)
+        self.early.see(number, pooled)
         parameters = next(iter(self.state.sent.values())).shape[-1]
         row.evidence = evidence(replies, sites, parameters, lengths)
         for site in sorted(set(sites) - set(each)):
@@ -278,6 +288,7 @@ class Loop:
             "row": row.columns,
             "clients": row.clients,
             "closed": closed,
+            "early": self.early.memory(),
             "method": dict(self.state.facts),
             "stages": {stage.name: stage.memory() for stage in self.stages},
         }

@@ -24,6 +24,7 @@ from strategies.rounds.replies import BadReply, Hello, read_claim, read_hello, s
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
 POLL = 0.2
 LONGEST = 500  # characters of a site's own words
+TOLD = 10  # troubles of sites in one message
 
 
 class StrategyError(Exception):
@@ -47,6 +48,11 @@ class Site:
     labels: tuple[int, ...] | None  # training examples of each class, where the site tells
     n_validation: int = 0  # examples held out of its training data
     data_changed: bool = False  # its owner knows that a run goes on with other data
+
+    @property
+    def decisions(self) -> int:
+        """What a model says of one example: one thing, or of several labels each."""
+        return len(self.classes) if self.claim.many else 1
 
 
 class Roster:
@@ -173,7 +179,8 @@ class Roster:
                     f"{shown(', '.join(site.classes[:12]))}. If these are the same things under other names, "
                     "the setting classes declares the names.",
                 )
-        again = [site.node for site in sites if site.classes != self.agreement.classes]
+        prepared = self.agreement.preparation is not None  # alone, a site knows only its own categories
+        again = [site.node for site in sites if prepared or site.classes != self.agreement.classes]
         kept = [site for site in sites if site.node not in again]
         answered = self._hello(again, self._settings.round_timeout) if again else []
         return sorted(kept + answered, key=lambda site: site.node)
@@ -195,7 +202,10 @@ class Roster:
         )
 
     def _leave_out(self, reason: str) -> None:
-        self._error = self._error or reason
+        if self._error.count("\n") < TOLD and reason.partition(": ")[2] not in self._error:
+            self._error += (
+                f"\n{reason}" if self._error else reason
+            )  # every site's trouble, but each only once
         self._tell("warning", message=f"Left out: {reason}")
 
     def _conflict(self, site: Site, nodes: set[int]) -> str | None:

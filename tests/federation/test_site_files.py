@@ -167,7 +167,7 @@ def test_the_coordinator_hears_of_a_wrong_file_and_the_site_s_log_names_it(
     federate: Federate, clinics: Path, tmp_path: Path
 ) -> None:
     file = clinics / "south.csv"
-    file.write_text("temperature,count,finding\n1,hot,flu\n")
+    file.write_text("temperature,count,finding\n1,hot,flu\n2,3,cold\n3,4,flu\n")
     run = federate(grid=sites(clinics, **{"log-file": str(tmp_path / "log")}), rounds=1)
     warnings = " ".join(run.said("warning"))
     assert (
@@ -175,7 +175,7 @@ def test_the_coordinator_hears_of_a_wrong_file_and_the_site_s_log_names_it(
         and str(clinics) not in warnings
     )
     assert (
-        f'{file}, line 2: the column "count" has "hot"; it takes a number.' in (tmp_path / "log").read_text()
+        f'{file}, line 2: the column "count" has "hot"; it takes a number' in (tmp_path / "log").read_text()
     )
 
 

@@ -329,16 +329,14 @@ def test_tables_are_read_by_column_and_scaled_as_for_training(
     status, _, said = command(capsys, "predict", tmp_path / "mine", new)
     assert (status, said) == (0, "40 of 40 examples answered; accuracy 1.0000.\n")
 
-    for header, sentence in (
-        ("temperature,finding", 'has no column "count"; the model takes temperature, count.'),
-        (
-            "id,temperature,count,finding",
-            "has the columns id, finding beside those that the model takes; only one",
-        ),
-    ):
-        wrong = clinic(tmp_path / "wrong.csv", header, 1)
-        status, _, said = command(capsys, "predict", "run/east", wrong, f"out-dir={tmp_path}")
-        assert status == 2 and f"{wrong} {sentence}" in said and said.count("\n") == 1
+    wrong = clinic(tmp_path / "wrong.csv", "temperature,finding", 1)
+    status, _, said = command(capsys, "predict", "run/east", wrong, f"out-dir={tmp_path}")
+    assert (status, said) == (
+        2,
+        f'fedbayes: {wrong} has no column "count"; the model takes temperature, count.\n',
+    )
+    more = clinic(tmp_path / "more.csv", "id,temperature,count,finding", 7)
+    assert command(capsys, "predict", "run/east", more, f"out-dir={tmp_path}")[0] == 0, "it knows its columns"
 
 
 def test_images_are_read_with_and_without_classes(

@@ -11,7 +11,7 @@ from PIL import Image
 from client_app.data import DataError, Split, check, load, simulated_sites
 from client_app.data.images import read_images
 from client_app.data.site_data import load_site
-from client_app.data.table import read_table
+from client_app.data.tables.table import Reading, read_table
 from fedbayes.protocol.agreement import Agreement
 
 TABLE = "age;bmi;sick\n31;22.5;no\n40;30;yes\n\n55;28.25;no\n"
@@ -29,9 +29,9 @@ def test_a_table_is_read_exactly(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     for text in (TABLE, TABLE.replace(";", ","), TABLE.replace(";", "\t"), "\ufeff" + TABLE):
         file.write_text(text, "utf-8")
-        x, y, features = read_table(file, "")
-        assert x.tolist() == [[31, 22.5], [40, 30], [55, 28.25]]
-        assert (y.tolist(), features) == (["no", "yes", "no"], ("age", "bmi"))
+        table, y = read_table(file, Reading())
+        assert table.x.tolist() == [[31, 22.5], [40, 30], [55, 28.25]]
+        assert (y.tolist(), table.features) == (["no", "yes", "no"], ("age", "bmi"))
 
 
 @pytest.mark.parametrize(
@@ -48,26 +48,32 @@ def test_targets_are_whole_numbers_numbers_or_text(
 ) -> None:
     file = tmp_path / "a.csv"
     file.write_text("y,x\n" + "".join(f"{cell},0\n" for cell in cells.split()))
-    x, y, features = read_table(file, "y")
-    assert (y.dtype.kind, y.tolist(), features, x.shape) == (kind, values, ("x",), (3, 1))
+    table, y = read_table(file, Reading("y"))
+    assert (y.dtype.kind, y.tolist(), table.features, table.x.shape) == (kind, values, ("x",), (3, 1))
 
 
 @pytest.mark.parametrize(
     ("text", "target", "sentence"),
     [
         (TABLE, "ill", ' has no column "ill" as its target; it has age, bmi, sick.'),
-        (TABLE.replace("30;yes", ";yes"), "", ', line 3: the column "bmi" has no value; it takes a number.'),
-        (TABLE.replace("30;yes", "fat;yes"), "", ', line 3: the column "bmi" has "fat"; it takes a number.'),
         (
-            TABLE.replace("30;yes", "nan;yes"),
+            TABLE.replace("30;yes", "fat;yes"),
             "",
-            ', line 3: the column "bmi" is not finite (NaN or infinite).',
+            ', line 3: the column "bmi" has "fat"; it takes a number, or nothing, or a word that na= names, unless '
+            "kinds=bmi:category.",
+        ),
+        (
+            TABLE.replace("30;yes", "inf;yes").replace("31;", "old;"),
+            "",
+            ', line 2: the column "age" has "old"; it takes a number, or nothing, or a word that na= names, unless '
+            'kinds=age:category.\nFILE, line 3: the column "bmi" has "inf"; it takes a number, or nothing, or a word '
+            "that na= names, unless kinds=bmi:category.",
         ),
         (TABLE.replace("28.25;no", "28.25;"), "", ', line 5: the target "sick" has no value.'),
         (TABLE.replace("40;30;yes", "40;30"), "", ", line 3: 2 cells instead of 3."),
         ("31;22;1\n40;30;0\n", "", " has no header line; the first line takes the names of the columns."),
         (TABLE.replace("bmi", "age"), "", ' has two columns "age".'),
-        ("sick\nno\n", "", " has only one column; it takes numbers beside the target."),
+        ("sick\nno\n", "", " has only one column; it takes others beside the target."),
         ("age;sick\n", "", " has no examples; it takes a header line and a line for each example."),
         ("", "", " has no examples; it takes a header line and a line for each example."),
     ],
@@ -76,14 +82,14 @@ def test_a_wrong_table_is_named_with_its_line(tmp_path: Path, text: str, target:
     file = tmp_path / "a.csv"
     file.write_text(text)
     with pytest.raises(DataError) as caught:
-        read_table(file, target)
-    assert str(caught.value) == f"{file}{sentence}"
+        read_table(file, Reading(target))
+    assert str(caught.value) == f"{file}{sentence.replace('FILE', str(file))}"
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00x,y\n1,2\n")
     with pytest.raises(DataError, match=r"a.csv cannot be read as a CSV table in UTF-8"):
-        read_table(tmp_path / "a.csv", "")
+        read_table(tmp_path / "a.csv", Reading())
 
 
 # ---------------------------------------------------------------- folders of images

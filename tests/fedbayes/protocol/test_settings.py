@@ -160,7 +160,7 @@ def test_settings_that_do_not_fit_together_are_one_sentence() -> None:
 
 def test_an_unknown_key_is_answered_with_the_closest_one() -> None:
     assert sentence(local_step=3) == 'There is no setting "local-step"; did you mean "local-steps"?'
-    assert sentence(qqq=3) == 'There is no setting "qqq"; docs/settings.md lists them all.'
+    assert sentence(qqq=3) == 'There is no setting "qqq"; `fedbayes settings` lists them all.'
 
 
 def test_a_missing_key_is_named() -> None:
