@@ -34,7 +34,15 @@ PAIRS = 6000  # of nodes and messages that a simulation looks through in about 0
 TOGETHER = 8  # replies that may be in memory at once
 # What a reply that cannot be unpacked makes the grid raise; that the coordinator itself cannot be reached is another
 # matter, and ends the run.
-UNPACKABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, DecodeError)
+UNPACKABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    DecodeError,
+)
 FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
 Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
 GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited

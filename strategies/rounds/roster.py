@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -22,6 +23,7 @@ from strategies.rounds.replies import BadReply, Hello, read_claim, read_hello, s
 
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
 POLL = 0.2
+UNLIKELY = 100  # times as many examples as the others have
 LONGEST = 500  # characters of a site's own words
 
 
@@ -92,6 +94,20 @@ class Roster:
                 f"clients-per-round is {share}, but only {len(self.sites)} clients take part."
             )
 
+        self._doubt()
+
+    def _doubt(self) -> None:
+        """Name a site that says it has far more test examples than the others: pooled figures are then its own."""
+        for site in self.sites.values():
+            others = [other.n_test for other in self.sites.values() if other is not site]
+            if others and site.n_test > UNLIKELY * max(median(others), 1):
+                self._tell(
+                    "warning",
+                    message=f"Site {site.name} says that it has {site.n_test} test examples, the others about "
+                    f"{median(others):g}: the pooled figures are mostly its own. The columns pm_sites_accuracy and "
+                    "the like count each site once.",
+                )
+
     def refresh(self) -> None:
         """Greet the nodes that are new, and note which sites can be reached now."""
         nodes = set(self._grid.get_node_ids())
@@ -153,12 +169,12 @@ class Roster:
         try:
             self.agreement = Agreement.of(claims)
         except Disagreement as error:
-            kept = majority_of_claims(claims, self._settings.min_clients)
-            if not kept:
+            most = majority_of_claims(claims, self._settings.min_clients)
+            if not most:
                 raise StrategyError(shown(error, LONGEST)) from None
-            self.agreement = Agreement.of({name: claims[name] for name in kept})
-            self._leave_out_of_majority([site.name for site in sites if site.name not in kept], str(error))
-            sites = [site for site in sites if site.name in kept]
+            self.agreement = Agreement.of({name: claims[name] for name in claims if name in most})
+            self._leave_out_of_majority([site.name for site in sites if site.name not in most], str(error))
+            sites = [site for site in sites if site.name in most]
         for site in sites:
             others = {name for other in sites if other is not site for name in other.classes}
             if others and others.isdisjoint(site.classes):
@@ -257,4 +273,4 @@ def _site(node: int, said: dict[str, Any], registered: str | None) -> Site:
 def _labels(hello: Hello) -> tuple[int, ...] | None:
     """Counts that fit what else the site says; nonsense is left out."""
     fits = len(hello.labels) == len(hello.classes) and sum(hello.labels) == hello.n_train
-    return tuple(hello.labels) if fits else None
+    return tuple(hello.labels) if fits and min(hello.labels, default=-1) >= 0 else None

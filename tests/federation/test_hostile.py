@@ -121,3 +121,58 @@ def test_a_reply_that_nobody_thought_of_is_its_senders_trouble(
     run = federate()
     assert [row["clients_failed"] for row in run.rows[1:]] == ["1"] * 4
     assert "its reply could not be handled (ZeroDivisionError: what a surprise)" in run.said("warning")[0]
+
+
+def test_forged_measures_are_not_counted(federate: Federate) -> None:
+    """Each of these made the pooled figures better than any model can be."""
+
+    def forged(**entries: list[float]) -> Callable[..., Message]:
+        return liar("gm", lambda content: content["gm"].update(entries))
+
+    calm = federate("calm")
+    examples = int(next(row["n_test"] for row in calm.clients if row["site"] == "1" and row["n_test"]))
+    n = float(examples)
+    for number, lie in enumerate(
+        [
+            {"nll": [-5.0 * n]},
+            {"brier": [-1.0]},
+            {"brier": [2.5 * n]},
+            {"correct": [n], "bin_correct": [0.0] * 15},
+            {"bin_n": [n] * 15},
+            {"bin_confidence": [-1.0] * 15},
+            {"entropy": [-n]},
+        ]
+    ):
+        run = federate(f"forged{number}", interfere=forged(**lie), rounds=1)
+        measured = [row["site"] for row in run.clients if row["round"] == "1" and row["gm_accuracy"]]
+        assert measured == ["0", "2", "3"], lie
+        assert any("a tally gm with impossible numbers" in text for text in run.said("warning"))
+
+
+def test_a_million_test_examples_are_doubted_and_the_mean_over_sites_stays(federate: Federate) -> None:
+    n = 1e6
+
+    def forge(content: Any) -> None:
+        if "hello" in content:
+            content["hello"]["n_test"] = int(n)
+        perfect = {
+            "n": [n],
+            "correct": [n],
+            "nll": [0.0],
+            "brier": [0.0],
+            "entropy": [0.0],
+            "mutual_information": [0.0],
+        }
+        bins = {name: [0.0] * 14 + [n] for name in ("bin_n", "bin_confidence", "bin_correct")}
+        for name in ("pm", "gm", "pm_point", "gm_point"):
+            if name in content:
+                content[name] = MetricRecord(perfect | bins)
+
+    calm = federate("calm", rounds=1)
+    run = federate(
+        "run", interfere=lambda k, _, reply: (forge(reply.content) if k == 1 else None, reply)[1], rounds=1
+    )
+    assert float(run.rows[-1]["gm_accuracy"]) > 0.99
+    assert "Site 1 says that it has 1000000 test examples" in run.said("warning")[0]
+    honest = [float(row["gm_accuracy"]) for row in calm.clients if row["round"] == "1" and row["site"] != "1"]
+    assert float(run.rows[-1]["gm_sites_accuracy"]) == pytest.approx((sum(honest) + 1) / 4, abs=1e-5)
