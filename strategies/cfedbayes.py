@@ -18,7 +18,6 @@ from torch import Tensor
 
 from bayes_core import Gaussian, symmetric_kl_matrix
 from bayes_core.families import Family
-from bayes_core.server.aggregate import Mean
 from bayes_core.server.clustering import choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
 from fedbayes.protocol.settings import FamilyName, Natural, Options
 from fedbayes.protocol.streams import seed_of
@@ -95,7 +94,7 @@ class CFedBayes(SFedBayes):
         """The mean of the members' buffers in each cluster, where the network has such."""
         if "w" not in state.statistics:
             return {}
-        means = {f"u{label}": Mean(state.statistics["w"]) for label in labels}
+        means = {f"u{label}": self.buffers_by(state.statistics["w"]) for label in labels}
         for upload, label in zip(came.uploads, labels, strict=True):
             means[f"u{label}"].add(upload.statistics["w"], upload.weight)
         return {name: total.result() for name, total in means.items()}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from bayes_core.families import is_finite
-from bayes_core.server.aggregate import Mean
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import STATISTICS
 from strategies.rounds.replies import BadReply, Reply, shown
@@ -108,8 +107,9 @@ class Intake:
             return
         for name, found in arrival.statistics.items():
             into = arrival.expected[name].into
-            total = self.came.statistics.setdefault(into, Mean(self.state.statistics[into]))
-            total.add(found, arrival.weight)
+            if into not in self.came.statistics:
+                self.came.statistics[into] = self.method.buffers_by(self.state.statistics[into])
+            self.came.statistics[into].add(found, arrival.weight)
         if self.method.holds(self.came.number):
             self.held[arrival.upload.site] = arrival
         else:
