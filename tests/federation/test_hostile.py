@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ConfigRecord, Message, MetricRecord
 from harness import Outcome
 from inprocess import InProcessGrid
 
@@ -176,3 +176,34 @@ def test_a_million_test_examples_are_doubted_and_the_mean_over_sites_stays(feder
     assert "Site 1 says that it has 1000000 test examples" in run.said("warning")[0]
     honest = [float(row["gm_accuracy"]) for row in calm.clients if row["round"] == "1" and row["site"] != "1"]
     assert float(run.rows[-1]["gm_sites_accuracy"]) == pytest.approx((sum(honest) + 1) / 4, abs=1e-5)
+
+
+def test_an_upload_that_is_too_large_is_not_unpacked(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[int] = []
+    numpy = Array.numpy
+    monkeypatch.setattr(Array, "numpy", lambda self: (unpacked.append(len(self.data)), numpy(self))[1])
+
+    def huge(content: Any) -> None:
+        content["w"]["mu"] = Array("float32", (10**6,), "numpy.ndarray", bytes(4 * 10**6))
+
+    run = federate(interfere=liar("w", huge), rounds=1)
+    assert "arrays of 4" in run.said("warning")[0] and "bytes are expected" in run.said("warning")[0]
+    assert max(unpacked) < 10**6
+
+
+def test_notes_reach_the_terminal_on_one_line_without_control_characters(federate: Federate) -> None:
+    def note(*texts: str) -> Callable[..., Message]:
+        notes = ConfigRecord({str(i): text for i, text in enumerate(texts)})
+        return liar("report", lambda content: content.update(notes=notes))
+
+    run = federate("short", interfere=note("\x1b[2Jall is\r\nwell\u202e", *["x" * 999] * 20), rounds=1)
+    first, *others = run.said("warning")
+    assert first == "Site 1: [2Jall is well."
+    assert len(others) == 7 and all(len(text) < 220 for text in others)
+    run = federate("long", interfere=note("x" * 10**6), rounds=1)
+    assert run.rows[1]["clients_failed"] == "1"
+    assert run.said("warning")[0] == (
+        "Site 1 dropped from this round: an unreadable reply (0: String should have at most 10000 characters)."
+    )
