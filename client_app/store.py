@@ -1,9 +1,10 @@
 """The personal state on this client's disk: STATE/RUN/SITE/.
 
 `personal.safetensors` is the state after the latest round trained here, `previous.safetensors` the one before
-it; each is tagged with format version, run UUID and round, and carries a card that says what it is (card.py). The
-state to start round t from is the latest with a tag below t, so a round that the server repeats after a crash begins
-where it began the first time.
+it; each is tagged with format version, run UUID, round and a checksum of its tensors, and carries a card that says what
+it is (card.py). The state to start round t from is the latest with a tag below t, so a round that the server repeats
+after a crash begins where it began the first time. A state that is damaged, not finite or absurd is set aside, and the
+one before it takes its place.
 
 A method whose personal model is made anew from what it receives has it in `model.safetensors` beside its state, with
 the same tags and card; `read_model` finds the file that holds the personal model.
@@ -15,15 +16,19 @@ stays keeps the states that it trained on a GPU there too, and takes them from t
 
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from bayes_core.families import is_finite
+from bayes_core.flat import without_buffers
 from client_app.redact import SiteError, redact
 from fedbayes.protocol import files
 
@@ -31,6 +36,10 @@ FORMAT = 2
 WITHOUT_CARD = 1  # an older format with the same tensors: a run can go on from it
 LATEST, PREVIOUS, MODEL = "personal.safetensors", "previous.safetensors", "model.safetensors"
 MOST_ON_DEVICE = 2**30  # bytes of states that a process leaves on its GPU between rounds
+LARGE, TIMES = (
+    1e3,
+    100.0,
+)  # a number beyond the first and so many times as large as before the round is absurd
 LOCK_WAIT = 60.0  # seconds for a dead run's last ClientApp to end
 
 
@@ -68,9 +77,19 @@ class Store:
         """The latest state with a tag below `before`; None for a client without a past."""
         for name in (LATEST, PREVIOUS):  # the second file is read only where the first does not serve
             state = self._read(name)
-            if state and state.round < before:
+            if state and state.round < before and not (name == LATEST and self._absurd(state)):
                 return state
         return None
+
+    def _absurd(self, state: Stored) -> bool:
+        """Whether a state went where no round leads from the one before it; it is then set aside."""
+        largest = _largest(state.tensors)
+        if largest <= LARGE or not (before := self._read(PREVIOUS)):
+            return False
+        absurd = largest > TIMES * _largest(before.tensors)
+        if absurd:
+            self._set_aside(LATEST, "absurd", f"has numbers up to {largest:.2g}, which no round leads to")
+        return absurd
 
     def save(self, server_round: int, tensors: Mapping[str, Tensor], started_from: Stored | None) -> None:
         """The state after `server_round`; the one it started from is kept beside it."""
@@ -95,6 +114,7 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         tags = {"format": str(FORMAT), "uuid": self.uuid, "round": str(server_round), "card": self.card}
         content = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        tags["checksum"] = checksum(content)
         # Shared: a late round may still be writing in another process.
         with files.replacing(self.folder / name, shared=True) as new:
             try:
@@ -118,6 +138,12 @@ class Store:
             tag, uuid, version = int(metadata["round"]), metadata["uuid"], metadata["format"]
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             self._set_aside(name, "damaged", f"is damaged ({redact(error)})")
+            return None
+        if metadata.get("checksum") not in (None, checksum(tensors)):
+            self._set_aside(name, "damaged", "is damaged (its checksum is another)")
+            return None
+        if not all(map(is_finite, without_buffers(tensors).values())):
+            self._set_aside(name, "not-finite", "has values that are not finite")
             return None
         if version not in (str(FORMAT), str(WITHOUT_CARD)):
             self._set_aside(name, f"format-{version}", f"has format {version}, not {FORMAT}")
@@ -180,6 +206,25 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Tags and tensors of a state; SafetensorError or OSError where it cannot be read."""
     with safe_open(path, framework="pt") as stored:
         return stored.metadata() or {}, {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """Of all tensors on the CPU with their names: it finds damage, and is no signature."""
+    found = 0
+    for name in sorted(tensors):
+        content = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        found = zlib.crc32(content, zlib.crc32(name.encode(), found))  # type: ignore[arg-type]
+    return f"{found:08x}"
+
+
+def _largest(tensors: Mapping[str, Tensor]) -> float:
+    """The largest number of a state's weights; moments of optimisers and buffers have their own sizes."""
+    weights = [
+        tensor
+        for name, tensor in without_buffers(tensors).items()
+        if tensor.is_floating_point() and tensor.numel() and not name.endswith("moments")
+    ]
+    return max((float(tensor.abs().max()) for tensor in weights), default=0.0)
 
 
 def holds(state: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> bool:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from bayes_core import Gaussian, symmetric_kl_matrix
 from bayes_core.families import Family
 from bayes_core.flat import shapes_of
-from bayes_core.server.aggregate import Mean
 from bayes_core.server.clustering import choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
 from bayes_core.server.moves import Units, compare_learned, units_of
 from fedbayes.protocol.settings import FamilyName, Natural, Options
@@ -108,7 +107,7 @@ class CFedBayes(SFedBayes):
         """The mean of the members' buffers in each cluster, where the network has such."""
         if "w" not in state.statistics:
             return {}
-        means = {f"u{label}": Mean(state.statistics["w"]) for label in labels}
+        means = {f"u{label}": self.buffers_by(state.statistics["w"]) for label in labels}
         for upload, label in zip(came.uploads, labels, strict=True):
             means[f"u{label}"].add(upload.statistics["w"], upload.weight)
         return {name: total.result() for name, total in means.items()}

@@ -1,9 +1,11 @@
 """pFedBayes, the server's half: w ← (1−β)·w + β·mean of the clients' localized global distributions.
 
 Zhang, Li, Shao, Liu, Zhou, Li: "Federated Learning via Variational Bayesian Inference: Personalization, Sparsity and
-Clustering". `aggregation = "moments"` takes the minimiser of Σ KL(q_i ‖ w), the paper's own lemma, instead of the mean.
+Clustering". `aggregation = "moments"` takes the minimiser of Σ KL(q_i ‖ w), the paper's own lemma, instead of the mean;
+`trimmed-mean`, `median` and `krum` take what a few hostile sites cannot pull far.
 """
 
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
@@ -11,13 +13,18 @@ from torch import Tensor
 from bayes_core import Gaussian
 from bayes_core.families import Family
 from bayes_core.server.aggregate import Mean, Moments
-from fedbayes.protocol.settings import Options, RhoInit, takes
+from bayes_core.server.robust import BY_NAME, Median, TrimmedMean
+from fedbayes.protocol.settings import Options, RhoInit, Settings, SettingsError, takes
 from strategies.rounds.method import ServerMethod, StepOptions
 from strategies.rounds.state import Fresh, State
 
 
 class PriorOptions(StepOptions):
-    aggregation: Annotated[Literal["mean", "moments"], takes("mean or moments")]
+    aggregation: Annotated[
+        Literal["mean", "moments", "trimmed-mean", "median", "krum"],
+        takes("mean, moments, trimmed-mean, median or krum"),
+    ]
+    hostile_share: Annotated[float, takes("a number of at least 0 and below 0.5", ge=0, lt=0.5)]
     rho_init: RhoInit
 
 
@@ -33,7 +40,24 @@ class PFedBayes(ServerMethod):
     def __init__(self, *arguments: Any, **given: Any) -> None:
         super().__init__(*arguments, **given)
         self.family = self.make_family()
-        self.aggregate_by = Moments if self.options.aggregation == "moments" else Mean
+        rule, share = self.options.aggregation, self.options.hostile_share
+        if rule in BY_NAME:
+            self.aggregate_by = partial(BY_NAME[rule], share=share)
+            self.buffers_by = partial(Median if rule == "median" else TrimmedMean, share=share)
+        else:
+            self.aggregate_by = Moments if rule == "moments" else Mean
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """A robust sum hears nobody who says that it counts for more."""
+        super().check(settings)
+        words = settings.as_config()
+        for key, counts in (("weighting", "examples"), ("aggregation-confidence", "weight")):
+            if words.get("aggregation") in BY_NAME and words.get(key) == counts:
+                raise SettingsError(
+                    f"aggregation={words['aggregation']} counts every site once, and with {key}={counts} sites would "
+                    "say how much they count; leave one of them out."
+                )
 
     def make_family(self) -> Family:
         return Gaussian()

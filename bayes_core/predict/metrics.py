@@ -22,6 +22,16 @@ RANKS = (
 TALLY_LENGTHS = dict.fromkeys(("n", "correct", "nll", "brier", "entropy", "mutual_information"), 1)
 TALLY_LENGTHS |= dict.fromkeys(("bin_n", "bin_confidence", "bin_correct"), BINS)
 NUMBERS_LENGTHS = {"n": 1, "squared_error": 1, "nll": 1, "ranks": RANKS}  # of a regression's tally
+ROUNDED = 1e-3  # a probability may be a little above 1
+HIGHEST = 1e3  # of a single example's NLL or entropy, which float32 keeps below 90 for each class
+BOUNDS = {  # of a mean over examples
+    "correct": (0.0, 1.0),
+    "nll": (-ROUNDED, HIGHEST),
+    "brier": (0.0, 2 + 10 * ROUNDED),
+    "entropy": (-ROUNDED, HIGHEST),
+    "mutual_information": (-ROUNDED, HIGHEST),
+}
+NUMBERS_BOUNDS = {"squared_error": (0.0, math.inf), "nll": (-HIGHEST, math.inf)}
 Tally = dict[str, list[float]]  # every entry adds up over clients
 
 
@@ -67,15 +77,21 @@ def tally_lengths(classes: Sequence[str]) -> dict[str, int]:
 
 
 def is_possible(total: Mapping[str, Sequence[float]], examples: int) -> bool:
-    """Whether a tally that came from elsewhere can be one of so many examples."""
+    """Whether a tally that came from elsewhere can be one of so many examples: finite, in bounds, adding up."""
     if total["n"][0] != examples or not all(
         torch.tensor(numbers).isfinite().all() for numbers in total.values()
     ):
         return False
+    bounds = (NUMBERS_BOUNDS if "ranks" in total else BOUNDS).items()
+    if not all(low * examples <= total[name][0] <= high * examples for name, (low, high) in bounds):
+        return False
     if "ranks" in total:
-        ranks = total["ranks"]
-        return min(ranks) >= 0 and sum(ranks) == examples and total["squared_error"][0] >= 0
-    return 0 <= total["correct"][0] <= examples
+        return min(total["ranks"]) >= 0 and sum(total["ranks"]) == examples
+    bins = [total[name] for name in ("bin_n", "bin_correct", "bin_confidence")]
+    within = all(
+        0 <= correct <= n and 0 <= sure <= n * (1 + ROUNDED) for n, correct, sure in zip(*bins, strict=True)
+    )
+    return within and sum(bins[0]) == examples and sum(bins[1]) == total["correct"][0]
 
 
 def add(tallies: Sequence[Mapping[str, Sequence[float]]]) -> Tally:

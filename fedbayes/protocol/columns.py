@@ -65,9 +65,12 @@ TITLES = {metric.key: metric.title for metric in SHOWN}
 HEADLINES = tuple(metric for metric in SHOWN if metric.headline)
 
 MEASURED = tuple(f"{model}_{metric.key}" for metric in METRICS for model in MODELS)
+# The mean over sites, each counting once: what no site can move far by saying that it has many examples.
+BY_SITE = ("accuracy", "nll", "rmse")
+OF_SITES = tuple(f"{model}_sites_{key}" for key in BY_SITE for model in MODELS)
 CLUSTERS = ("clusters", "cluster_changes", "adjusted_rand")
 EXCHANGE = ("clients_ok", "clients_failed", "seconds", "bytes_up", "bytes_down")
-ROUND_COLUMNS = ("round", *MEASURED, *CLUSTERS, *EXCHANGE)
+ROUND_COLUMNS = ("round", *MEASURED, *OF_SITES, *CLUSTERS, *EXCHANGE)
 CLIENT_COLUMNS = ("round", "site", "cluster", "n_test", *MEASURED, "uncertainty", "status")
 RESERVED = (
     "event",

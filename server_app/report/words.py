@@ -85,6 +85,14 @@ def _result(run: Run) -> Iterator[str]:
     who, _, score = first.rpartition(" ")
     told = ", ".join([f"{who} {verb} {score}", *others])
     yield Markup("<b>After round {}, {}</b> on all clients' test data.").format(at, told)
+    by_site = {
+        model: value
+        for model in scores
+        if (value := last(run.rows, f"{model}_sites_{metric.key}")) is not None
+    }
+    if by_site:
+        told = " and ".join(f"{shown(metric, value)} ({MODELS[model]})" for model, value in by_site.items())
+        yield f"With each client counting once, whatever its number of examples, it is {told}."
     if len(scores) == 2:
         yield _ahead(run, metric)
 

@@ -4,14 +4,15 @@ Between a client's upload and the server's sum stand stages (stages/), which no 
 aggregated, and everything that can be wrong with an upload has a name.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from bayes_core.families import is_finite
-from bayes_core.server.aggregate import Mean
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import STATISTICS
 from strategies.rounds.replies import BadReply, Reply, shown
@@ -21,6 +22,10 @@ from strategies.rounds.state import Came, State, Upload
 
 if TYPE_CHECKING:
     from strategies.rounds.method import ServerMethod
+
+BYTES = 5  # of a number: float32, and a bit that says whether it is there
+HEADERS = 4096  # bytes of all rows together
+ROWS = 16  # of a distribution, at most
 
 
 class Intake:
@@ -51,6 +56,7 @@ class Intake:
             if record is None:
                 raise BadReply(f'no arrays named "{name}"')
             shape = part.shape if part.base is None else tuple(part.base.shape)
+            _check_size(record, shape)
             try:
                 arrival.tensors[name] = self.codec.arrive(record, part.base, shape)
             except Exception as error:  # whatever a hostile buffer makes numpy raise
@@ -83,6 +89,7 @@ class Intake:
         record, shape = reply.arrays.get(name + STATISTICS), tuple(self.state.statistics[into].shape)
         if record is None:
             raise BadReply(f'no arrays named "{name}{STATISTICS}"')
+        _check_size(record, shape)
         try:
             found = self.codec.arrive(record, None, shape)
         except Exception as error:
@@ -108,8 +115,9 @@ class Intake:
             return
         for name, found in arrival.statistics.items():
             into = arrival.expected[name].into
-            total = self.came.statistics.setdefault(into, Mean(self.state.statistics[into]))
-            total.add(found, arrival.weight)
+            if into not in self.came.statistics:
+                self.came.statistics[into] = self.method.buffers_by(self.state.statistics[into])
+            self.came.statistics[into].add(found, arrival.weight)
         if self.method.holds(self.came.number):
             self.held[arrival.upload.site] = arrival
         else:
@@ -118,3 +126,12 @@ class Intake:
                 if into not in self.came.sums:
                     self.came.sums[into] = self.method.sum_for(self.state, into)
                 self.came.sums[into].add(tensor, arrival.weight)
+
+
+def _check_size(record: ArrayRecord, shape: Sequence[int]) -> None:
+    """BadReply for arrays that take more bytes than such a tensor can: they are not even unpacked."""
+    size, most = sum(len(array.data) for array in record.values()), BYTES * math.prod(shape) + HEADERS
+    if size > most or len(record) > ROWS:
+        raise BadReply(
+            f"arrays of {size} bytes in {len(record)} rows, where at most {most} bytes are expected"
+        )

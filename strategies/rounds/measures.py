@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bayes_core.predict.metrics import TALLY_LENGTHS, add, summarise
-from fedbayes.protocol.columns import METRICS, MODELS, VALIDATION, Metric
+from fedbayes.protocol.columns import BY_SITE, METRICS, MODELS, VALIDATION, Metric
 from strategies.rounds.exchange import Replies
 from strategies.rounds.replies import BadReply, Reply, read_tally, unforeseen
 
@@ -28,7 +28,7 @@ def measure(
     lengths: Mapping[str, int] = TALLY_LENGTHS,
     held: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Columns, dict[str, Columns]]:
-    """The metrics pooled over all clients' test examples, and each client's own.
+    """The metrics pooled over all clients' test examples with the means over clients, and each client's own.
 
     `examples` and `held`, those for the test and for validation, as named in hello.
 
@@ -54,6 +54,11 @@ def measure(
             tallies[site] = found
     pooled = _columns(list(tallies.values()))
     each = {site: _columns([found], examples=True) for site, found in tallies.items()}
+    for model in MODELS:
+        for key in BY_SITE:
+            told = [columns[f"{model}_{key}"] for columns in each.values() if f"{model}_{key}" in columns]
+            if told:
+                pooled[f"{model}_sites_{key}"] = round(sum(told) / len(told), 6)
     for metric in AVERAGED:
         for site in each:
             each[site] |= _numbers(metric, replies.content[site].measures.get(metric.key, {}))

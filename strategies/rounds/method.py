@@ -44,7 +44,8 @@ class ServerMethod(FlowerStrategy):
     reads: ClassVar[type[Options]] = StepOptions
     options: Any
     family: Family
-    aggregate_by: type[Aggregate] = Mean  # the paper's mean, unless a method offers another
+    aggregate_by: Callable[[Tensor], Aggregate] = Mean  # the paper's mean, unless a method offers another
+    buffers_by: Callable[[Tensor], Aggregate] = Mean  # the same for the statistics that go with it
 
     def __init__(
         self,

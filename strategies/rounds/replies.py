@@ -112,7 +112,7 @@ class Hello(BaseModel):
     fingerprint: Name
     group: Annotated[int, Field(ge=-1, le=EXAMPLES)] = -1
     partitions: Size = 0
-    labels: Annotated[list[Size], Field(max_length=10_000)] = []
+    labels: Annotated[list[int], Field(max_length=10_000)] = []
     data_changed: bool = False
 
 

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -23,6 +24,7 @@ from strategies.rounds.replies import BadReply, Hello, read_claim, read_hello, s
 
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
 POLL = 0.2
+UNLIKELY = 100  # times as many examples as the others have
 LONGEST = 500  # characters of a site's own words
 TOLD = 10  # troubles of sites in one message
 
@@ -100,6 +102,20 @@ class Roster:
                 f"clients-per-round is {share}, but only {len(self.sites)} clients take part."
             )
 
+        self._doubt()
+
+    def _doubt(self) -> None:
+        """Name a site that says it has far more test examples than the others: pooled figures are then its own."""
+        for site in self.sites.values():
+            others = [other.n_test for other in self.sites.values() if other is not site]
+            if others and site.n_test > UNLIKELY * max(median(others), 1):
+                self._tell(
+                    "warning",
+                    message=f"Site {site.name} says that it has {site.n_test} test examples, the others about "
+                    f"{median(others):g}: the pooled figures are mostly its own. The columns pm_sites_accuracy and "
+                    "the like count each site once.",
+                )
+
     def refresh(self) -> None:
         """Greet the nodes that are new, and note which sites can be reached now."""
         nodes = set(self._grid.get_node_ids())
@@ -161,10 +177,10 @@ class Roster:
         try:
             self.agreement = Agreement.of(claims)
         except Disagreement as error:
-            kept = majority_of_claims(claims, self._settings.min_clients)
-            if not kept:
+            most = majority_of_claims(claims, self._settings.min_clients)
+            if not most:
                 raise StrategyError(shown(error, LONGEST)) from None
-            claims = {name: claims[name] for name in sorted(kept)}
+            claims = {name: claims[name] for name in sorted(most)}
             self.agreement = Agreement.of(claims)
             self._leave_out_of_majority([site.name for site in sites if site.name not in claims], str(error))
             sites = [site for site in sites if site.name in claims]
@@ -273,4 +289,4 @@ def _site(node: int, said: dict[str, Any], registered: str | None) -> Site:
 def _labels(hello: Hello) -> tuple[int, ...] | None:
     """Counts that fit what else the site says; nonsense is left out."""
     fits = len(hello.labels) == len(hello.classes) and sum(hello.labels) == hello.n_train
-    return tuple(hello.labels) if fits else None
+    return tuple(hello.labels) if fits and min(hello.labels, default=-1) >= 0 else None

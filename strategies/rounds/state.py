@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bayes_core.server.aggregate import Aggregate, Mean
+from bayes_core.server.aggregate import Aggregate
 from fedbayes.protocol.messages import STATISTICS
 from strategies.rounds.roster import Site
 
@@ -71,7 +71,7 @@ class Came:
     sites: Mapping[str, Site] = field(default_factory=dict)  # all that take part in the run
     uploads: list[Upload] = field(default_factory=list)
     sums: dict[str, Aggregate] = field(default_factory=dict)
-    statistics: dict[str, Mean] = field(default_factory=dict)  # the mean of the buffers that go with each sum
+    statistics: dict[str, Aggregate] = field(default_factory=dict)  # of the buffers that go with each sum
     left_out: list[str] = field(default_factory=list)  # sites whose usable uploads do not count
     documents: dict[str, Any] = field(default_factory=dict)  # NAME → JSON that a step leaves for the report
 

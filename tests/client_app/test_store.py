@@ -1,14 +1,16 @@
 """The personal state on disk: which state a round starts from, crashes, damage, strangers."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from client_app import store as module
-from client_app.store import Store, read, read_model
+from client_app.store import Store, checksum, read, read_model
 
 
 def state(number: float) -> dict[str, torch.Tensor]:
@@ -91,6 +93,61 @@ def test_a_damaged_file_is_reported_by_name_and_set_aside(store: Store) -> None:
     assert "personal.safetensors is damaged" in store.notes[0]
     assert str(store.folder) not in store.notes[0], "a site's paths stay at the site"
     assert (store.folder / "personal.safetensors.damaged").exists()
+
+
+def spoil(store: Store, change: Callable[[torch.Tensor], object], checked: bool) -> None:
+    """Change the numbers in the latest state; `checked`: by somebody who writes the checksum anew."""
+    file = store.folder / "personal.safetensors"
+    tags, tensors = read(file)
+    change(tensors["q"])
+    save_file(tensors, file, tags | ({"checksum": checksum(tensors)} if checked else {}))
+
+
+@pytest.mark.parametrize(
+    ("change", "checked", "words", "name"),
+    [
+        (lambda q: q.view(-1)[1:2].fill_(7.0), False, "is damaged (its checksum is another)", "damaged"),
+        (
+            lambda q: q.view(-1)[1:2].fill_(float("nan")),
+            False,
+            "is damaged (its checksum is another)",
+            "damaged",
+        ),
+        (lambda q: q.view(-1)[1:2].fill_(float("nan")), True, "has values that are not finite", "not-finite"),
+        (
+            lambda q: q.view(-1)[1:4].fill_(3e4),
+            True,
+            "has numbers up to 3e+04, which no round leads to",
+            "absurd",
+        ),
+    ],
+    ids=["changed", "nan", "nan with its checksum", "absurd"],
+)
+def test_a_state_that_went_bad_is_set_aside_and_the_one_before_it_used(
+    store: Store, change: Callable[[torch.Tensor], object], checked: bool, words: str, name: str
+) -> None:
+    for number in (1, 2):
+        trained(store, number)
+    spoil(store, change, checked)
+    assert trained(store, 3) == 1, "the state after round 1"
+    assert store.notes == [f"personal.safetensors {words}; it was set aside as personal.safetensors.{name}"]
+    assert trained(store, 4) == 4 and len(store.notes) == 1
+
+
+def test_large_numbers_are_absurd_only_where_they_are_new(store: Store) -> None:
+    for number in (1, 2, 3):
+        store.save(number, state(4e4 * number), store.load(before=number))
+    found = store.load(before=4)
+    assert found is not None and found.round == 3 and store.notes == []
+
+
+def test_a_state_without_a_checksum_is_an_older_versions(store: Store) -> None:
+    trained(store, 1)
+    file = store.folder / "personal.safetensors"
+    tags, tensors = read(file)
+    del tags["checksum"]
+    save_file(tensors, file, tags)
+    assert trained(store, 2) == 1 and store.notes == []
 
 
 def test_a_full_disk_is_an_error_of_the_system_and_leaves_no_rest(

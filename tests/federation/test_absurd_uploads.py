@@ -8,6 +8,9 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from harness import Outcome
 
+from bayes_core.server.robust import Median, TrimmedMean
+from fedbayes.protocol.settings import SettingsError
+from strategies.pfedbayes import PFedBayes
 from strategies.rounds.stages import outliers
 
 Federate = Callable[..., Outcome]
@@ -104,3 +107,50 @@ def test_clients_that_merely_differ_stay_far_below_the_bound(
     run = federate(**{"rounds": 6, "size": "10+4", "local_steps": 10} | settings)
     assert {row["clients_failed"] for row in run.rows} <= {"", "0"}
     assert max(shares) < 0.25
+
+
+def closing(number: int) -> Callable[..., Message]:
+    """λ = 0 everywhere, in every round."""
+
+    def interfere(client: int, message: Message, reply: Message) -> Message:
+        if client == number and "w" in reply.content:
+            rows = {key: array.numpy() for key, array in reply.content["w"].items()}  # type: ignore
+            rows["lambda"] = np.zeros_like(rows["lambda"])
+            reply.content["w"] = ArrayRecord({key: Array(row) for key, row in rows.items()})
+        return reply
+
+    return interfere
+
+
+def test_a_site_that_closes_all_gates_is_dropped(federate: Federate) -> None:
+    run = federate(method="sfedbayes", interfere=closing(2))
+    assert [row["clients_failed"] for row in run.rows[1:]] == ["1"] * 4
+    assert "opened or closed its gates" in run.said("warning")[0]
+    assert float(run.tensors["w"][2].mean()) > 0.45
+
+
+@pytest.mark.parametrize("method", ["pfedbayes", "sfedbayes", "cfedbayes"])
+@pytest.mark.parametrize("rule", ["trimmed-mean", "median", "krum"])
+def test_robust_sums_run_in_any_order_and_resist_a_flipped_sign(
+    federate: Federate, method: str, rule: str
+) -> None:
+    words = {"method": method, "aggregation": rule, "clients": 5, "rounds": 2}
+    calm, shuffled = federate("calm", **words), federate("shuffled", shuffle=3, **words)
+    assert calm.metrics == shuffled.metrics
+    if method == "pfedbayes":  # λ cannot go eight times as far
+        flipped = federate("flipped", interfere=exaggerating(2, 1, -8), **words)
+        mean = federate("mean", interfere=exaggerating(2, 1, -8), **words | {"aggregation": "mean"})
+        away = [float((run.tensors["w"][0] - calm.tensors["w"][0]).norm()) for run in (flipped, mean)]
+        assert away[0] < away[1]
+
+
+@pytest.mark.parametrize("key", ["weighting=examples", "aggregation-confidence=weight"])
+def test_a_robust_sum_hears_nobody_who_counts_for_more(federate: Federate, key: str) -> None:
+    name, _, value = key.partition("=")
+    with pytest.raises(SettingsError, match="aggregation=median counts every site once"):
+        federate(aggregation="median", **{name.replace("-", "_"): value})
+
+
+def test_buffers_have_robust_sums_too() -> None:
+    assert isinstance(PFedBayes(aggregation="krum").buffers_by(torch.zeros(3)), TrimmedMean)
+    assert isinstance(PFedBayes(aggregation="median").buffers_by(torch.zeros(3)), Median)

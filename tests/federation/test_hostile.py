@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ConfigRecord, Message, MetricRecord
 from harness import Outcome
 from inprocess import InProcessGrid
 
@@ -121,3 +121,89 @@ def test_a_reply_that_nobody_thought_of_is_its_senders_trouble(
     run = federate()
     assert [row["clients_failed"] for row in run.rows[1:]] == ["1"] * 4
     assert "its reply could not be handled (ZeroDivisionError: what a surprise)" in run.said("warning")[0]
+
+
+def test_forged_measures_are_not_counted(federate: Federate) -> None:
+    """Each of these made the pooled figures better than any model can be."""
+
+    def forged(**entries: list[float]) -> Callable[..., Message]:
+        return liar("gm", lambda content: content["gm"].update(entries))
+
+    calm = federate("calm")
+    examples = int(next(row["n_test"] for row in calm.clients if row["site"] == "1" and row["n_test"]))
+    n = float(examples)
+    for number, lie in enumerate(
+        [
+            {"nll": [-5.0 * n]},
+            {"brier": [-1.0]},
+            {"brier": [2.5 * n]},
+            {"correct": [n], "bin_correct": [0.0] * 15},
+            {"bin_n": [n] * 15},
+            {"bin_confidence": [-1.0] * 15},
+            {"entropy": [-n]},
+        ]
+    ):
+        run = federate(f"forged{number}", interfere=forged(**lie), rounds=1)
+        measured = [row["site"] for row in run.clients if row["round"] == "1" and row["gm_accuracy"]]
+        assert measured == ["0", "2", "3"], lie
+        assert any("a tally gm with impossible numbers" in text for text in run.said("warning"))
+
+
+def test_a_million_test_examples_are_doubted_and_the_mean_over_sites_stays(federate: Federate) -> None:
+    n = 1e6
+
+    def forge(content: Any) -> None:
+        if "hello" in content:
+            content["hello"]["n_test"] = int(n)
+        perfect = {
+            "n": [n],
+            "correct": [n],
+            "nll": [0.0],
+            "brier": [0.0],
+            "entropy": [0.0],
+            "mutual_information": [0.0],
+        }
+        bins = {name: [0.0] * 14 + [n] for name in ("bin_n", "bin_confidence", "bin_correct")}
+        for name in ("pm", "gm", "pm_point", "gm_point"):
+            if name in content:
+                content[name] = MetricRecord(perfect | bins)
+
+    calm = federate("calm", rounds=1)
+    run = federate(
+        "run", interfere=lambda k, _, reply: (forge(reply.content) if k == 1 else None, reply)[1], rounds=1
+    )
+    assert float(run.rows[-1]["gm_accuracy"]) > 0.99
+    assert "Site 1 says that it has 1000000 test examples" in run.said("warning")[0]
+    honest = [float(row["gm_accuracy"]) for row in calm.clients if row["round"] == "1" and row["site"] != "1"]
+    assert float(run.rows[-1]["gm_sites_accuracy"]) == pytest.approx((sum(honest) + 1) / 4, abs=1e-5)
+
+
+def test_an_upload_that_is_too_large_is_not_unpacked(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[int] = []
+    numpy = Array.numpy
+    monkeypatch.setattr(Array, "numpy", lambda self: (unpacked.append(len(self.data)), numpy(self))[1])
+
+    def huge(content: Any) -> None:
+        content["w"]["mu"] = Array("float32", (10**6,), "numpy.ndarray", bytes(4 * 10**6))
+
+    run = federate(interfere=liar("w", huge), rounds=1)
+    assert "arrays of 4" in run.said("warning")[0] and "bytes are expected" in run.said("warning")[0]
+    assert max(unpacked) < 10**6
+
+
+def test_notes_reach_the_terminal_on_one_line_without_control_characters(federate: Federate) -> None:
+    def note(*texts: str) -> Callable[..., Message]:
+        notes = ConfigRecord({str(i): text for i, text in enumerate(texts)})
+        return liar("report", lambda content: content.update(notes=notes))
+
+    run = federate("short", interfere=note("\x1b[2Jall is\r\nwell\u202e", *["x" * 999] * 20), rounds=1)
+    first, *others = run.said("warning")
+    assert first == "Site 1: [2Jall is well."
+    assert len(others) == 7 and all(len(text) < 220 for text in others)
+    run = federate("long", interfere=note("x" * 10**6), rounds=1)
+    assert run.rows[1]["clients_failed"] == "1"
+    assert run.said("warning")[0] == (
+        "Site 1 dropped from this round: an unreadable reply (0: String should have at most 10000 characters)."
+    )

@@ -25,6 +25,7 @@ from fedbayes.launch.plan import plan_resume
 from fedbayes.model.adapt import adapt
 from fedbayes.model.finished import Finished
 from fedbayes.model.personal import PersonalModel
+from fedbayes.protocol.columns import OF_SITES
 from server_app.report import write_report
 from server_app.stored import RunError, read_config, read_rows
 
@@ -45,9 +46,10 @@ LATER = {f"{model}_val_{figure}" for model in ("pm", "gm") for figure in ("nll",
 
 
 def without_time(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Nor columns that came later, which are empty here."""
+    """Nor columns that came later; all but the means over sites are empty here."""
     assert not any(row.get(name) for row in rows for name in LATER)
-    return [{name: value for name, value in row.items() if name not in {"seconds", *LATER}} for row in rows]
+    later = {"seconds", *LATER, *OF_SITES}
+    return [{name: value for name, value in row.items() if name not in later} for row in rows]
 
 
 def resume(federate: Federate, old: Path, **words: Any) -> Outcome:

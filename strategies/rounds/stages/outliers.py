@@ -1,8 +1,12 @@
 """Absurd uploads: so far outside of what earlier rounds brought that they are taken for broken or hostile.
 
-Two scalars tell: how far μ (or θ) moved from the server's, as root mean square over the weights, and the root of
-KL(w_i ‖ w) for each weight. An upload is judged when it arrives, against earlier rounds and not against the others
-of its own round, so the verdict does not depend on the order of arrival, and nothing needs to be kept.
+A few scalars tell: how far μ (or θ) moved from the server's, as root mean square over the weights, and the root of
+KL(w_i ‖ w) for each weight. Where weights have gates: how far λ moved, and how far its mean did. Honest clients open as
+many gates as they close, so that the mean moves by hundredths; one that closes all of them has small divergences, since
+KL counts what is on, and would close them for everybody in some rounds.
+
+An upload is judged when it arrives, against earlier rounds and not against the others of its own round, so the verdict
+does not depend on the order of arrival, and nothing needs to be kept.
 
 The bound is `FACTOR` times the largest of the last rounds' medians. A median is not moved by a few bad uploads; the
 largest of several forgives quiet rounds; all readable uploads count, so that where the bound was wrong it is
@@ -28,25 +32,39 @@ if TYPE_CHECKING:
 
 FACTOR = 10.0
 ROUNDS = 10  # that are remembered
-SMALL = {"move": 0.01, "divergence": 0.1}  # of a weight; whatever came before, this is not absurd
-LARGE = {
-    "move": 1.0,
-    "divergence": 10.0,
-}  # the bound in the first round: network weights are about 0.1, σ too
-WORDS = {"move": "moved its weights by", "divergence": "went away from the server's distribution by"}
+# Of a weight. Whatever came before, a value below SMALL is not absurd; LARGE is the first round's bound: weights of
+# networks are about 0.1, σ too, and gates are between 0 and 1.
+SMALL = {"move": 0.01, "divergence": 0.1, "gate move": 0.1, "gate shift": 0.1}
+LARGE = {"move": 1.0, "divergence": 10.0, "gate move": 1.0, "gate shift": 0.25}
+WORDS = {
+    "move": "moved its weights by",
+    "divergence": "went away from the server's distribution by",
+    "gate move": "moved its gates by",
+    "gate shift": "opened or closed its gates by a mean of",
+}
 
 Scalars = dict[str, float]
 
 
 def scalars_of(upload: Tensor, base: Tensor, family: Family) -> Scalars:
-    """`move` and, where a family has uncertainty, `divergence`; roots of means over the weights."""
-    total = dict.fromkeys(LARGE if family.uncertain else ("move",), 0.0)
+    """`move`, where a family has uncertainty `divergence`, where it has gates how they moved; of the mean weight."""
+    squares = dict.fromkeys(("move", "divergence") if family.uncertain else ("move",), 0.0)
+    gates = family.uncertain and family.gated and len(upload) > 2
+    if gates:
+        squares["gate move"] = 0.0
+    shift = 0.0
     for block in blocks(upload.shape[1]):
         v, w = upload[:, block], base[:, block]
-        total["move"] += float((v[0] - w[0]).square().sum())
+        squares["move"] += float((v[0] - w[0]).square().sum())
         if family.uncertain:
-            total["divergence"] += float(family.kl_each(v, w).sum())
-    return {name: max(value / upload.shape[1], 0.0) ** 0.5 for name, value in total.items()}
+            squares["divergence"] += float(family.kl_each(v, w).sum())
+        if gates:
+            moved = v[2] - w[2]
+            squares["gate move"] += float(moved.square().sum())
+            shift += float(moved.sum())
+    size = upload.shape[1]
+    found = {name: max(value / size, 0.0) ** 0.5 for name, value in squares.items()}
+    return {**found, "gate shift": abs(shift / size)} if gates else found
 
 
 class Outliers:
@@ -81,8 +99,9 @@ class Outliers:
                 )
 
     def bound(self, name: str, base: Tensor) -> float:
-        if self.medians:
-            return max(SMALL[name], FACTOR * max(one[name] for one in self.medians))
+        # a run that an earlier version began knows nothing of gates
+        if known := [one[name] for one in self.medians if name in one]:
+            return max(SMALL[name], FACTOR * max(known))
         scale = float(base[0].square().mean().sqrt()) if name == "move" else 0.0
         return max(LARGE[name], 10 * scale)  # a network may have larger weights than ours
 

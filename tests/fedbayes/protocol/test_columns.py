@@ -22,13 +22,14 @@ MEASURED = (
     "gm_mutual_information,pm_scaled_nll,gm_scaled_nll,pm_scaled_brier,gm_scaled_brier,pm_scaled_ece,gm_scaled_ece,"
     "pm_temperature,gm_temperature,pm_val_nll,gm_val_nll,pm_val_accuracy,gm_val_accuracy"
 )
+OF_SITES = "pm_sites_accuracy,gm_sites_accuracy,pm_sites_nll,gm_sites_nll,pm_sites_rmse,gm_sites_rmse"
 EPSILON = Column("epsilon", "privacy spent (ε)")
 MOOD = Column("mood", "mood of the client", "client")
 
 
 def test_the_files_keep_their_columns() -> None:
     assert ",".join(round_columns()) == (
-        f"round,{MEASURED},clusters,cluster_changes,adjusted_rand,clients_ok,clients_failed,seconds,bytes_up,"
+        f"round,{MEASURED},{OF_SITES},clusters,cluster_changes,adjusted_rand,clients_ok,clients_failed,seconds,bytes_up,"
         "bytes_down"
     )
     assert ",".join(client_columns()) == f"round,site,cluster,n_test,{MEASURED},uncertainty,status"

@@ -60,7 +60,8 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
 
 def test_options_by_their_python_names() -> None:
     assert PriorOptions.of(beta=1.5).as_config() == {
-        "beta": 1.5, "weighting": "uniform", "aggregation": "mean", "rho-init": -2.5
+        "beta": 1.5, "weighting": "uniform", "aggregation": "mean", "hostile-share": 0.2,
+        "rho-init": -2.5,
     }  # fmt: skip
     assert ProximalOptions.of().proximal == defaults()["proximal"]
     with pytest.raises(SettingsError, match="no option 'zeta'; there are proximal"):
@@ -115,7 +116,8 @@ def test_options_ignore_what_they_do_not_read() -> None:
         ("rho-init", "99", "a number between -20 and 20"),
         ("personal-init", "fresh", "keep or reset"),
         ("beta", "abc", "a number of at least 0"),
-        ("aggregation", "median", "mean or moments"),
+        ("aggregation", "average", "mean, moments, trimmed-mean, median or krum"),
+        ("hostile-share", "0.5", "a number of at least 0 and below 0.5"),
         ("weighting", "size", "uniform or examples"),
         ("aggregation-confidence", "on", "off, weight, or the share of clients to leave out, such as 0.3"),
         ("aggregation-confidence", "1.2", "off, weight, or the share of clients to leave out, such as 0.3"),

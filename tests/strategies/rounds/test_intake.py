@@ -130,7 +130,7 @@ def f32(*numbers: float) -> Any:
     ("records", "words"),
     [
         ({}, 'no arrays named "w"'),
-        ({"w": ConfigRecord({"theta": 1.0})}, 'no arrays named "w"'),
+        ({"w": ConfigRecord({"theta": 1.0})}, 'a record "w" of another type than ours'),
         ({"w": record(theta=f32(1, 2, 3))}, 'no arrays named "sizes"'),
         ({"w": record(theta=f32(1, 2))}, r"unreadable arrays \(shape \(1, 2\) instead of \(1, 3\)\)"),
         ({"w": record(mu=f32(1, 2, 3))}, r"rows \['mu'\] instead of \['theta'\]"),

@@ -53,6 +53,32 @@ def test_the_divergence_is_the_familys_kl(family: Family) -> None:
     assert scalars_of(upload, base, family)["divergence"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_gates_that_all_close_are_absurd_and_gates_that_merely_move_are_not() -> None:
+    family = SpikeSlab()
+    base = family.init(torch.zeros(SIZE), -2.5, 0.5)
+    honest = base.clone()
+    honest[2, ::2], honest[2, 1::2] = 0.8, 0.2
+    closed = base.clone()
+    closed[2] = 0
+    assert scalars_of(honest, base, family)["gate move"] == pytest.approx(0.3, rel=1e-4)
+    assert scalars_of(honest, base, family)["gate shift"] == pytest.approx(0, abs=1e-5)
+    assert scalars_of(closed, base, family)["gate shift"] == pytest.approx(0.5)
+    outliers = Outliers(family)
+    for _ in range(2):  # in the first round as in later ones
+        outliers.judge(honest, base)
+        with pytest.raises(BadReply, match=r"opened or closed its gates by a mean of 0\.5 a weight"):
+            outliers.judge(closed, base)
+        outliers.judge(honest, base)
+        outliers.close(3)
+
+
+def test_a_run_that_began_before_gates_were_watched_goes_on() -> None:
+    outliers = Outliers(SpikeSlab(), [{"move": 0.1, "divergence": 0.1}])
+    base = SpikeSlab().init(torch.zeros(SIZE), -2.5, 0.5)
+    outliers.judge(base, base)
+    assert outliers.bound("gate shift", base) == LARGE["gate shift"]
+
+
 def test_the_first_round_has_a_generous_bound() -> None:
     assert close(Outliers(Gaussian()), [0.01, 0.5]) == []
     assert close(Outliers(Gaussian()), [1.1 * LARGE["move"]]) == [1.1 * LARGE["move"]]
