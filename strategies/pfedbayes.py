@@ -6,12 +6,13 @@ Clustering". `aggregation = "moments"` takes the minimiser of Σ KL(q_i ‖ w), 
 
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from bayes_core import Gaussian
 from bayes_core.families import Family
 from bayes_core.server.aggregate import Mean, Moments
-from fedbayes.protocol.settings import Options, RhoInit, takes
+from fedbayes.protocol.settings import Options, RhoInit, Share, takes
 from strategies.rounds.method import ServerMethod, StepOptions
 from strategies.rounds.state import Fresh, State
 
@@ -19,6 +20,7 @@ from strategies.rounds.state import Fresh, State
 class PriorOptions(StepOptions):
     aggregation: Annotated[Literal["mean", "moments"], takes("mean or moments")]
     rho_init: RhoInit
+    prior_decay: Share
 
 
 class PFedBayes(ServerMethod):
@@ -44,6 +46,13 @@ class PFedBayes(ServerMethod):
 
     def init(self, fresh: Fresh) -> State:
         return State({"w": self.prior(fresh())})
+
+    def towards(self, v: Tensor, target: Tensor) -> Tensor:
+        """With a hyper-prior around 0: nothing else keeps the means of a learned prior from overfitting."""
+        moved = super().towards(v, target)
+        if self.options.prior_decay:
+            moved = torch.cat([moved[:1] * (1 - self.options.prior_decay), moved[1:]])
+        return moved
 
     def prior(self, weights: Tensor) -> Tensor:
         """The distribution before the first round, from an ordinary network's weights."""
