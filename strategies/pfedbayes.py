@@ -8,13 +8,14 @@ Clustering". `aggregation = "moments"` takes the minimiser of Σ KL(q_i ‖ w), 
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from bayes_core import Gaussian
 from bayes_core.families import Family
 from bayes_core.server.aggregate import Mean, Moments
 from bayes_core.server.robust import BY_NAME, Median, TrimmedMean
-from fedbayes.protocol.settings import Options, RhoInit, Settings, SettingsError, takes
+from fedbayes.protocol.settings import Options, RhoInit, Settings, SettingsError, Share, takes
 from strategies.rounds.method import ServerMethod, StepOptions
 from strategies.rounds.state import Fresh, State
 
@@ -26,6 +27,7 @@ class PriorOptions(StepOptions):
     ]
     hostile_share: Annotated[float, takes("a number of at least 0 and below 0.5", ge=0, lt=0.5)]
     rho_init: RhoInit
+    prior_decay: Share
 
 
 class PFedBayes(ServerMethod):
@@ -68,6 +70,13 @@ class PFedBayes(ServerMethod):
 
     def init(self, fresh: Fresh) -> State:
         return State({"w": self.prior(fresh())})
+
+    def towards(self, v: Tensor, target: Tensor) -> Tensor:
+        """With a hyper-prior around 0: nothing else keeps the means of a learned prior from overfitting."""
+        moved = super().towards(v, target)
+        if self.options.prior_decay:
+            moved = torch.cat([moved[:1] * (1 - self.options.prior_decay), moved[1:]])
+        return moved
 
     def prior(self, weights: Tensor) -> Tensor:
         """The distribution before the first round, from an ordinary network's weights."""

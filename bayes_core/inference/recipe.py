@@ -4,6 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+EXAMPLES_A_ZETA = 100  # the paper's ζ = 10 at its n = 1000
+
+
+def zeta_for(n: int) -> float:
+    """ζ = n/100, where nobody chose one: an example counts the same against the prior, however many there are.
+
+    Ω/n is then the mean −log p of an example and KL(q ‖ w)/100, so that the pull towards w does not vanish as n grows,
+    nor drown what few examples say.
+    """
+    return n / EXAMPLES_A_ZETA
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:

@@ -7,15 +7,16 @@ from torch import Tensor
 
 from bayes_core import ClientState, Gaussian, Recipe, client_update
 from bayes_core.families import Family
+from bayes_core.inference.recipe import zeta_for
 from bayes_core.predict.predictor import Predictor
 from client_app.method import ClientMethod, Tensors, Trained
-from fedbayes.protocol.settings import Count, NonNegative, Options, Positive, RhoInit, takes
+from fedbayes.protocol.settings import Count, Options, Positive, RhoInit, Zeta, takes
 
 
 class UpdateOptions(Options):
     personal_steps: Count
     mc_samples: Count
-    zeta: NonNegative
+    zeta: Zeta
     lr_personal: Positive
     compile: Annotated[Literal["auto"] | bool, takes("auto, true or false")]
     rho_init: RhoInit
@@ -71,7 +72,7 @@ class PFedBayes(ClientMethod):
             personal_steps=options.personal_steps,
             batch_size=settings.batch_size,
             mc_samples=options.mc_samples,
-            zeta=options.zeta,
+            zeta=zeta_for(len(self.x)) if options.zeta == "auto" else options.zeta,
             optimizer=settings.optimizer,
             lr_personal=options.lr_personal,
             lr_global=settings.lr_global,

@@ -83,6 +83,10 @@ Count = Annotated[int, takes("a whole number of at least 1", ge=1, le=2**53)]
 Natural = Annotated[int, takes("a whole number of at least 0", ge=0, le=2**53)]
 Positive = Annotated[float, takes("a number above 0", gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, takes("a number of at least 0", ge=0, allow_inf_nan=False)]
+Zeta = Annotated[
+    Literal["auto"] | Annotated[float, Field(ge=0, allow_inf_nan=False)],
+    takes("auto or a number of at least 0"),
+]
 Share = Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
 Switch = Annotated[bool, takes("true or false")]
 HeadName = Annotated[str, takes("the beginning of a parameter's name, or nothing for the last nn.Linear")]

@@ -81,6 +81,18 @@ def test_pfedbayes_moments(one_round: OneRound) -> None:
     assert torch.nn.functional.softplus(row).tolist() == pytest.approx([2**0.5, 2**0.5, 5**0.5], rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", [PFedBayes, SFedBayes])
+def test_a_hyper_prior_draws_the_means_of_the_servers_distribution_to_zero(
+    kind: type[PFedBayes], one_round: OneRound
+) -> None:
+    uploads = {"a": sparse(ONE, 0.2), "b": sparse(OTHER, 0.6)}
+    uploads = {site: upload[: 2 + (kind is SFedBayes)] for site, upload in uploads.items()}
+    plain, _ = one_round(kind(beta=1.0), started(kind()), uploads)
+    drawn, _ = one_round(kind(beta=1.0, prior_decay=0.1), started(kind()), uploads)
+    assert drawn.sent["w"][0].tolist() == pytest.approx([1.8, 2.7, 4.5])
+    assert torch.equal(drawn.sent["w"][1:], plain.sent["w"][1:]), "widths and gates stay"
+
+
 def test_sfedbayes(one_round: OneRound) -> None:
     method = SFedBayes(beta=1.0, lambda_init=0.5)
     uploads = {"a": sparse(ONE, 0.2), "b": sparse(OTHER, 0.6)}

@@ -61,7 +61,7 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
 def test_options_by_their_python_names() -> None:
     assert PriorOptions.of(beta=1.5).as_config() == {
         "beta": 1.5, "weighting": "uniform", "aggregation": "mean", "hostile-share": 0.2,
-        "rho-init": -2.5,
+        "rho-init": -2.5, "prior-decay": 0.0,
     }  # fmt: skip
     assert ProximalOptions.of().proximal == defaults()["proximal"]
     with pytest.raises(SettingsError, match="no option 'zeta'; there are proximal"):
@@ -107,8 +107,9 @@ def test_options_ignore_what_they_do_not_read() -> None:
         ("train-all", "perhaps", "true or false"),
         ("min-clients", "0", "a whole number of at least 1"),
         ("local-steps", "many", "a whole number of at least 1"),
-        ("zeta", "-1", "a number of at least 0"),
-        ("zeta", "nan", "a number of at least 0"),
+        ("zeta", "-1", "auto or a number of at least 0"),
+        ("zeta", "nan", "auto or a number of at least 0"),
+        ("zeta", "automatic", "auto or a number of at least 0"),
         ("optimizer", "rmsprop", "adam or sgd"),
         ("lr-personal", "0", "a number above 0"),
         ("lr-global", "inf", "a number above 0"),

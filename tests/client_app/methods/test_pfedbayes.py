@@ -1,0 +1,20 @@
+"""ζ where nobody chose one."""
+
+import pytest
+import torch
+
+from client_app.methods.pfedbayes import PFedBayes
+from fedbayes.protocol.models import build
+from fedbayes.protocol.settings import Settings, defaults
+
+
+@pytest.mark.parametrize(
+    ("zeta", "n", "is_"), [("auto", 250, 2.5), ("auto", 40, 0.4), ("3", 250, 3.0), (0, 40, 0.0)]
+)
+def test_zeta_grows_with_the_examples_unless_it_is_given(zeta: object, n: int, is_: float) -> None:
+    settings = Settings.parse(defaults() | {"zeta": zeta})
+    network = build("dnn", (1, 4, 4), 2, seed=1)
+    method = PFedBayes(
+        settings, network, torch.zeros(n, 1, 4, 4), torch.zeros(n).long(), "0", torch.device("cpu")
+    )
+    assert method.recipe(1).zeta == is_
