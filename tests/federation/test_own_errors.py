@@ -43,7 +43,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_all_clients_failing_alike_end_the_run_at_once(federate: Federate, own: str) -> None:
     with pytest.raises(StrategyError) as caught:
-        federate(model=own)
+        federate(model=own, report=True)
     assert str(caught.value) == f"Round 1: all 4 clients failed alike: {CAUSE}; no round is saved yet."
     run = federate.latest  # type: ignore[attr-defined]
     assert run.said("warning") == []

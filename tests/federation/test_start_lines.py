@@ -38,7 +38,9 @@ def test_weights_classes_and_columns_are_shown_and_doubted(
 ) -> None:
     (tmp_path / "frozen_net.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
-    run = federate(clients=2, dataset=tables(tmp_path / "gardens"), model="frozen_net:net", rounds=1)
+    run = federate(
+        clients=2, dataset=tables(tmp_path / "gardens"), model="frozen_net:net", rounds=1, report=True
+    )
     lines = [
         "Model frozen_net:net: 18 Bayesian weights, 20 frozen.",
         "3 classes: Elm, ash, elm.",
