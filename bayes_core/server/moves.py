@@ -43,8 +43,8 @@ def compare_learned(
         part = slice(at, at := at + units * inputs)
         if strong := min(units // ONE_IN, inputs // ONE_IN, MOST):
             before = start[0, part].view(units, inputs)
-            for mu in stack[:, 0, part].unflatten(1, (units, inputs)):
-                shorten(mu, before, strong)
+            for mu in stack[:, 0]:
+                shorten(mu[part].view(units, inputs), before, strong)
     return symmetric_kl_matrix(stack, family), symmetric_kl_to(start, stack, family)
 
 
