@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bayes_core.flat import flatten, shapes_of
 from bayes_core.server.clustering import choose_k_with_evidence
-from bayes_core.server.moves import compare_learned, units_of
+from bayes_core.server.moves import compare_learned, layers_of
 from client_app.data.sources import read_pool
 from client_app.methods.cfedbayes import CFedBayes
 from fedbayes.protocol.models import build
@@ -119,8 +119,7 @@ def measured(case: Case, seed: int, data: str, data_dir: str, kept: Path) -> tup
             method = CFedBayes(settings, network, x, y, str(number), cpu)
             w = method.family.init(flatten(network), method.options.rho_init, method.options.lambda_init)
             uploads.append(method.train(method.start({"w": w}), {"w": w}, 0).uploads["w"])
-        units = units_of(shapes_of(network).values())
-        psi, start = compare_learned(uploads, w, method.family, units)
+        psi, start = compare_learned(uploads, w, method.family, layers_of(shapes_of(network).values()))
         kept.mkdir(parents=True, exist_ok=True)
         np.savez(file, psi=psi.numpy(), start=start.numpy())
     found = np.load(file)

@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from bayes_core import symmetric_kl_matrix
 from bayes_core.flat import flatten, shapes_of
 from bayes_core.server.clustering import choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
-from bayes_core.server.moves import compare_learned, units_of
+from bayes_core.server.moves import compare_learned, layers_of
 from client_app.data import load
 from client_app.methods.cfedbayes import CFedBayes
 from fedbayes.protocol.models import build
@@ -51,7 +51,7 @@ def found(clients: int, seed: int, data_dir: str, words: dict[str, object]) -> s
     ]  # as in a run
     psi = symmetric_kl_matrix(torch.stack(uploads), family)
     start = symmetric_kl_to(w, uploads, family)
-    learned = compare_learned(uploads, w, family, units_of(shapes_of(network).values()))
+    learned = compare_learned(uploads, w, family, layers_of(shapes_of(network).values()))
     choice = choose_k_with_evidence(*learned)
     groups = [one.group or 0 for one in data]
     asked = clusters_asked_for(psi, len(set(groups)), seed_of(seed, "clusters"), start)

@@ -20,7 +20,7 @@ from bayes_core import Gaussian, symmetric_kl_matrix
 from bayes_core.families import Family
 from bayes_core.flat import shapes_of
 from bayes_core.server.clustering import choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
-from bayes_core.server.moves import Units, compare_learned, units_of
+from bayes_core.server.moves import Layers, compare_learned, layers_of
 from fedbayes.protocol.settings import FamilyName, Natural, Options
 from fedbayes.protocol.streams import seed_of
 from strategies.rounds.clusters import Clusters, chosen_cluster
@@ -42,7 +42,7 @@ class CFedBayes(SFedBayes):
     openings = 1
     reads: ClassVar[type[Options]] = ClusterOptions
     options: ClusterOptions
-    units: Units = ()  # of the network; round 0 of somebody's own Flower app may go without
+    layers: Layers = ()  # of the network; round 0 of somebody's own Flower app may go without
 
     def make_family(self) -> Family:
         return Gaussian() if self.options.family == "gaussian" else super().make_family()
@@ -50,12 +50,12 @@ class CFedBayes(SFedBayes):
     # ------------------------------------------------------------------ round 0
 
     def weights_of(self, network: nn.Module) -> Tensor:
-        self.units = units_of(shapes_of(network).values())
+        self.layers = layers_of(shapes_of(network).values())
         return super().weights_of(network)
 
     def init(self, fresh: Fresh) -> State:
         state = super().init(fresh)
-        return replace(state, facts={"units": self.units})
+        return replace(state, facts={"layers": self.layers})
 
     def holds(self, number: int) -> bool:
         """The uploads of round 0 are compared with each other."""
@@ -67,8 +67,8 @@ class CFedBayes(SFedBayes):
         uploads = [upload.parts["w"] for upload in came.uploads]
         psi = symmetric_kl_matrix(torch.stack(uploads), self.family)
         start = symmetric_kl_to(state.sent["w"], uploads, self.family)
-        units = state.facts.get("units", ())
-        learned = compare_learned(uploads, state.sent["w"], self.family, units) if units else (psi, start)
+        layers = state.facts.get("layers", ())
+        learned = compare_learned(uploads, state.sent["w"], self.family, layers) if layers else (psi, start)
         choice = choose_k_with_evidence(*learned, sites)
         found, asked = choice.kinds, min(self.options.clusters, len(sites))
         labels = (

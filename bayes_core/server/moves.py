@@ -1,9 +1,10 @@
-"""What clients have learned, without what the scale and the background of their inputs do to every weight alike.
+"""What clients have learned, without what the background of their inputs does to whole layers.
 
-A constant part of the inputs, be it the border of an image or the mean brightness, gives all weights into a unit the
-same gradient, and Adam the same full step: on MNIST most of what two clients have in common is this, whatever their
-images show, and with random labels too. It is one number for each unit, but it is in Ψ once for each weight. So the
-common move of the m weights into a unit is divided by √m: it counts once.
+The gradient of a layer's weights is a sum of products (units × inputs). What all inputs have in common, be it the
+border of an image or its mean brightness, adds the same few products in every step, and Adam makes full steps of them:
+on MNIST they are most of what two clients have in common, whatever their images show, and with random labels, too.
+They are the strongest in the singular value decomposition of the layer's move, by far. So the strongest are shortened
+to the next one, client by client and layer by layer: then they count no more than what is learned about the inputs.
 """
 
 import math
@@ -15,37 +16,47 @@ from torch import Tensor
 from bayes_core.families import Family
 from bayes_core.server.clustering import symmetric_kl_matrix, symmetric_kl_to
 
-Units = Sequence[tuple[int, int]]  # how many units, and weights into each, part by part of the flat vector
-BOTH = 2  # μ and ρ; λ is a probability, and stays
+Layers = Sequence[tuple[int, int]]  # units and weights into each of them, part by part of the flat vector
+ONE_IN, MOST = 16, 8  # of so many products (units or inputs) one is shortened, but not more than this
+BESIDE, TURNS = 3, 12  # further directions that are iterated, and how often
 
 
-def units_of(shapes: Iterable[Sequence[int]]) -> Units:
+def layers_of(shapes: Iterable[Sequence[int]]) -> Layers:
     """Of parameters of these shapes: PyTorch's weights have a row for each unit. A bias is a unit's only weight."""
     return [(shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 1) for shape in shapes]
 
 
-def count_common_moves_once(stack: Tensor, start: Tensor, units: Units) -> None:
-    """In place.
+def compare_learned(
+    uploads: Sequence[Tensor], start: Tensor, family: Family, layers: Layers
+) -> tuple[Tensor, Tensor]:
+    """Ψ (N, N) of what N clients have learned, and between each of them and the start (N): for `kinds`.
 
     Args:
-        stack: distributions (N, rows, T) …
-        start: … that all began here (rows, T).
-        units: of the network whose weights these are.
+        uploads: distributions (rows, T); not changed.
+        start: the one (rows, T) from which all of them began.
+        family: theirs.
+        layers: of the network whose weights these are; one with few units or inputs stays as it is.
     """
-    at = 0
-    for count, fan in units:
-        part = slice(at, at := at + count * fan)
-        if fan > 1:
-            weights = stack[:, :BOTH, part].unflatten(2, (count, fan))
-            before = start[:BOTH, part].unflatten(1, (count, fan))
-            common = weights.mean(3, keepdim=True) - before.mean(2, keepdim=True)
-            weights.sub_(common, alpha=1 - fan**-0.5)
-
-
-def compare_learned(
-    uploads: Sequence[Tensor], start: Tensor, family: Family, units: Units
-) -> tuple[Tensor, Tensor]:
-    """Ψ (N, N) of what N clients have learned, and between each of them and the start (N): for `kinds`."""
     stack = torch.stack(list(uploads))
-    count_common_moves_once(stack, start, units)
+    at = 0
+    for units, inputs in layers:
+        part = slice(at, at := at + units * inputs)
+        if strong := min(units // ONE_IN, inputs // ONE_IN, MOST):
+            before = start[0, part].view(units, inputs)
+            for mu in stack[:, 0]:
+                shorten(mu[part].view(units, inputs), before, strong)
     return symmetric_kl_matrix(stack, family), symmetric_kl_to(start, stack, family)
+
+
+def shorten(weights: Tensor, start: Tensor, strong: int) -> None:
+    """In place: of the move of a layer, the strongest products get the size of the next one."""
+    if weights.shape[0] > weights.shape[1]:
+        weights, start = weights.T, start.T
+    move = weights - start
+    random = torch.Generator().manual_seed(0)
+    basis = torch.randn(len(move), strong + 1 + BESIDE, generator=random)
+    for _ in range(TURNS):
+        basis = torch.linalg.qr(move @ (move.T @ basis))[0]
+    turned, sizes, inputs = torch.linalg.svd(basis.T @ move, full_matrices=False)
+    surplus = sizes[:strong] - sizes[strong]
+    weights.sub_((basis @ turned[:, :strong]) @ (surplus[:, None] * inputs[:strong]))

@@ -15,7 +15,11 @@ from torch import Tensor
 
 from bayes_core import extrapolate, mean, symmetric_kl_matrix
 from bayes_core.families import Gaussian
+from bayes_core.flat import shapes_of
+from bayes_core.server.clustering import choose_k_with_evidence
+from bayes_core.server.moves import compare_learned, layers_of
 from fedbayes.protocol.codec import decode
+from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 
 Federate = Callable[..., Outcome]
@@ -115,6 +119,13 @@ def test_the_evidence_is_kept(federate: Federate) -> None:
     w = starts[0]
     both = [Gaussian().kl(uploads[number], w) + Gaussian().kl(w, uploads[number]) for number in range(6)]
     assert found["start"] == pytest.approx([float(pair) / 2 for pair in both], rel=1e-4)
+    network = build("dnn", (1, 8, 8), 10, 1)
+    stack = [uploads[number] for number in range(6)]
+    learned = compare_learned(stack, w, Gaussian(), layers_of(shapes_of(network).values()))
+    choice = choose_k_with_evidence(*learned)
+    assert found["why"] == choice.kinds.why and eigenvalues == pytest.approx(choice.eigenvalues, abs=1e-12), (
+        "chosen by what was learned, without the background"
+    )
 
 
 def test_one_kind_of_client_is_one_cluster(federate: Federate) -> None:

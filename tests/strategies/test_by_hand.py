@@ -1,12 +1,14 @@
 """Every method's step with numbers that a reader can compute: two clients (clusters: four), three scalars."""
 
+import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from by_hand import START, OneRound
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedbayes.protocol.settings import Settings, SettingsError, defaults
 from strategies.cfedbayes import CFedBayes
@@ -131,6 +133,28 @@ def test_cfedbayes_finds_clusters_and_moves_each_by_its_members(one_round: OneRo
     for nonsense in (2, -1, 0.5):
         with pytest.raises(BadReply, match="instead of 0 … 1"):
             one_round(method, later, {"a": gaussian(ONE)}, {"a": {"cluster": nonsense}})
+
+
+def test_cfedbayes_knows_the_layers_until_clusters_are_found(one_round: OneRound) -> None:
+    """A background that moves a layer of 32 × 64 weights would hide the two kinds."""
+    method = CFedBayes(clusters=0, family="gaussian")
+    weights = method.weights_of(nn.Linear(64, 32))
+    state = method.init(lambda: weights)
+    state = replace(state, facts=json.loads(json.dumps(state.facts)))  # as from a checkpoint
+    assert state.facts == {"layers": [[32, 64], [32, 1]]}
+    random = torch.Generator().manual_seed(0)
+    background = torch.randn(32, 1, generator=random) @ torch.randn(1, 64, generator=random)
+    kinds = [0.3 * torch.randn(32, 64, generator=random) for _ in range(2)]
+    uploads = {}
+    for number in range(8):
+        move = background + kinds[number % 2] + 0.3 * torch.randn(32, 64, generator=random)
+        uploads[f"{number}"] = state.sent["w"].clone()
+        uploads[f"{number}"][0, : 32 * 64] += 0.02 * (move + (number % 3) * background).flatten()
+    found, _ = one_round(method, state, uploads, number=0)
+    assert sorted(found.sent) == ["u0", "u1"] and "layers" not in found.facts
+    assert list(found.facts["members"].values()) == [0, 1] * 4
+    blind, _ = one_round(method, replace(state, facts={}), uploads, number=0)
+    assert list(blind.sent) == ["u0"], "in an app that does not say what the layers are"
 
 
 def test_an_option_that_does_not_exist_or_fit() -> None:

@@ -8,10 +8,11 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from bayes_core import Gaussian, symmetric_kl_matrix
-from bayes_core.flat import flatten
+from bayes_core import Gaussian
+from bayes_core.flat import flatten, shapes_of
 from bayes_core.server import kinds
-from bayes_core.server.clustering import choose_k, choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
+from bayes_core.server.clustering import choose_k, choose_k_with_evidence, clusters_asked_for
+from bayes_core.server.moves import compare_learned, layers_of
 from client_app.methods.cfedbayes import CFedBayes
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
@@ -120,8 +121,13 @@ def test_clients_that_did_not_move_and_absurd_ones() -> None:
 # ---------------------------------------------------------------------- real digits
 
 
-def digits(groups: Sequence[int], sizes: Sequence[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ψ and Ψ to the start after round 0; clients of group 1 have their images upside down, of group 2 mirrored."""
+def digits(
+    groups: Sequence[int], sizes: Sequence[int], seed: int, border: int = 0, noisy: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ψ of what was learned in round 0, and to the start; the images of group 1 are upside down, of group 2 mirrored.
+
+    With a border they are like MNIST's, in which most pixels are always the same. The first few have random labels.
+    """
     data = load_digits()
     images, targets = (
         torch.tensor(data.images / 8 - 1, dtype=torch.float32)[:, None],
@@ -129,15 +135,20 @@ def digits(groups: Sequence[int], sizes: Sequence[int], seed: int) -> tuple[torc
     )
     random = torch.Generator().manual_seed(seed)
     settings = Settings.parse(defaults() | {"method": "cfedbayes", "seed": seed})
-    network = build("dnn", (1, 8, 8), 10, seed)
+    network = build("dnn", (1, 8 + 2 * border, 8 + 2 * border), 10, seed)
     w = Gaussian().init(flatten(network), -2.5, 0.5)
     uploads = []
     for number, group in enumerate(groups):
         mine = torch.randperm(len(images), generator=random)[: sizes[number % len(sizes)]]
-        x = [images[mine], images[mine].rot90(2, (2, 3)), images[mine].flip(3)][group].contiguous()
-        method = CFedBayes(settings, network, x, targets[mine], str(number), torch.device("cpu"))
+        x = [images[mine], images[mine].rot90(2, (2, 3)), images[mine].flip(3)][group]
+        x = torch.nn.functional.pad(x, (border,) * 4, value=-1.0).contiguous()
+        y = torch.randint(10, (len(mine),), generator=random) if number < noisy else targets[mine]
+        method = CFedBayes(settings, network, x, y, str(number), torch.device("cpu"))
         uploads.append(method.train(method.start({"w": w}), {"w": w}, 0).uploads["w"])
-    return symmetric_kl_matrix(torch.stack(uploads), Gaussian()), symmetric_kl_to(w, uploads, Gaussian())
+    return compare_learned(uploads, w, Gaussian(), layers_of(shapes_of(network).values()))
+
+
+UNEQUAL = [20, 150, 40, 250, 80, 400, 120, 30, 200, 60, 300, 100]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +156,7 @@ def digits(groups: Sequence[int], sizes: Sequence[int], seed: int) -> tuple[torc
     [
         ([0] * 20, [100]),
         ([0] * 12, [20, 150, 40, 250, 80, 400]),
-        ([0] * 4 + [1] * 4 + [2] * 4, [20, 150, 40, 250, 80, 400, 120, 30, 200, 60, 300, 100]),
+        ([0] * 4 + [1] * 4 + [2] * 4, UNEQUAL),
     ],
     ids=["one kind of 20", "one kind, 20 to 400 examples", "three kinds, 20 to 400 examples"],
 )
@@ -164,3 +175,16 @@ def test_a_real_client_like_no_other() -> None:
         found = choose_k_with_evidence(psi, start).kinds
         assert found.k == 1 and not found.sure and 0 in found.odd
         assert clusters_asked_for(psi, 2, seed, start) == [0] + [1] * 9
+
+
+@pytest.mark.parametrize("groups", [[0] * 6 + [1] * 6, [0] * 4 + [1] * 4 + [2] * 4], ids=["6+6", "4+4+4"])
+def test_kinds_of_real_clients_with_a_border_around_their_images(groups: list[int]) -> None:
+    for seed in (20, 21):
+        assert choose_k_with_evidence(*digits(groups, UNEQUAL, seed, border=4)).kinds.labels == groups
+
+
+@pytest.mark.parametrize("border", [2, 6])
+def test_real_clients_with_random_labels_are_no_kind(border: int) -> None:
+    for seed in (20, 22):
+        found = choose_k_with_evidence(*digits([0] * 10, [200], seed, border, noisy=3)).kinds
+        assert found.k == 1 and not found.sure and {0, 1, 2} <= set(found.odd), f"seed {seed}"
