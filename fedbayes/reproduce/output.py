@@ -37,7 +37,7 @@ class Output:
     ) -> "Output":
         """Of these cells, or of all of the table."""
         shown = with_further(what, ledger) if picked is None else picked
-        asked = {figure.what for claim in claims(what) for figure in _figures_in(claim)}
+        asked = {figure.what for claim in claims(what) for figure in figures_in(claim)}
         every = [cell for table in asked for cell in cells(table)]
         found = results(every, ledger, rounds, seeds, longest)
         return cls(
@@ -107,6 +107,7 @@ class Output:
 VERDICTS = ("", "here", "places", "not in", "by the paper's own figures")
 
 
-def _figures_in(claim: Claim) -> list[Figure]:
+def figures_in(claim: Claim) -> list[Figure]:
+    """All that a claim looks up."""
     sides = [side for check in claim.checks for side in (*check.higher, *check.lower)]
     return [side if isinstance(side, Figure) else side.of for side in sides if not isinstance(side, float)]
