@@ -40,7 +40,7 @@ def test_every_method_has_a_recipe_that_both_halves_take() -> None:
     assert sorted(RECIPES) == methods()
     for what in WHATS:
         for cell in cells(what, further=True):
-            if cell.size == "small" or cell.changes:
+            if (cell.size == "small" and cell.data in ("mnist", "cifar10", "mnist-rotated")) or cell.changes:
                 assert Job.of(cell, 1, None).refused == "", cell.name
 
 
