@@ -152,6 +152,8 @@ class Work:
         """Start a run; its entry where there is nothing to be run."""
         if job.refused:
             return job.entry(FAILED, job.refused)
+        if (known := self.ledger.find(job.settings)) and known.state == FINISHED:
+            return known  # by another command, meanwhile
         if job.run_name in self._plans or is_held(self.out_dir / job.run_name):
             return job.entry(STOPPED, "Another command is running it.")
         try:

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import pytest
 
 from fedbayes.reproduce.cells import WHATS, cells
-from fedbayes.reproduce.claims import Check, Claim, Figure, Lead, claims, papers_own, verdict
-from fedbayes.reproduce.output import figures_in
+from fedbayes.reproduce.checks import Check, Claim, Figure, Lead, figures_in, papers_own, verdict
+from fedbayes.reproduce.claims import claims
 
-A, B, C = (Figure("table1", name, "pm") for name in "abc")
+A, B, C = (Figure("table1", f"mnist/small/{name}", "pm") for name in "abc")
 
 
 def held(check: Check, **figures: float) -> bool | None:
-    return check.holds(lambda figure: figures.get(figure.name))
+    return check.holds(lambda figure: figures.get(figure.method))
 
 
 def test_the_best_is_above_all_others() -> None:
@@ -46,15 +46,15 @@ def test_leads_bounds_and_slack() -> None:
 )
 def test_a_verdict_in_words(figures: Mapping[str, float], mark: str, counts: str) -> None:
     claim = Claim("table1", "a is the best", (Check("one", (A,), (B,)), Check("two", (A,), (C,))))
-    found = verdict(claim, lambda figure: figures.get(figure.name), lambda _: None)
+    found = verdict(claim, lambda figure: figures.get(figure.method), lambda _: None)
     assert (found.mark, found.counts, found.in_paper) == (mark, counts, "–")
-    assert found.against == (["one"] if mark == "does not hold" else [])
+    assert found.against == (("one (b +1.00)",) if mark == "does not hold" else ())  # b is ahead there
 
 
 def test_most_places_are_enough_where_most_are_claimed() -> None:
     checks = tuple(Check("", (A,), (other,)) for other in (B, B, C))
     found = verdict(
-        Claim("table1", "", checks, most=True), lambda one: {"a": 2, "b": 1, "c": 3}[one.name], papers_own
+        Claim("table1", "", checks, most=True), lambda one: {"a": 2, "b": 1, "c": 3}[one.method], papers_own
     )
     assert found.mark == "holds"
 
