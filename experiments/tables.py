@@ -1,6 +1,6 @@
 """The tables and the picture of README and docs: runs what is missing, then reads the run folders.
 
-python experiments/tables.py personal|clusters|sparse|paper --data-dir DIR [--out-dir runs/tables]
+python experiments/tables.py personal|clusters|sparse --data-dir DIR [--out-dir runs/tables]
 """
 
 import argparse
@@ -22,8 +22,6 @@ ROTATED = "dataset=mnist size=small layout=rotated rounds=100"
 SPARSE = "dataset=mnist size=medium rounds=100 personal-steps=5"
 SGD = "optimizer=sgd lr-global=0.01"
 ADAM = "adam-beta2=0.999"  # plain methods with PyTorch's own Adam
-CIFAR = "dataset=DATA/cifar10.npz model=vgg size=25+475 rounds=100 eval-every=25 --clients 20"
-LONG = "rounds=200 eval-every=20"
 TABLES = {  # table: {name of the run: (title, what is added to `fedbayes run`)}
     "personal": {
         "fmnist-pfedbayes": ("FMNIST: pFedBayes", FMNIST),
@@ -47,14 +45,6 @@ TABLES = {  # table: {name of the run: (title, what is added to `fedbayes run`)}
             f"{ROTATED} method=cfedbayes family=spike-slab",
         ),
         "rotated-pfedbayes": ("pFedBayes", ROTATED),
-    },
-    "paper": {  # the other cells of its table 1; DATA is --data-dir, with CIFAR-10 as one .npz
-        "cifar10-pfedbayes": ("CIFAR-10 small, VGG: pFedBayes", f"{CIFAR} zeta=3 rho-init=-4"),
-        "cifar10-fedavg": ("CIFAR-10 small, VGG: FedAvg (Adam 0.001)", f"{CIFAR} method=fedavg {ADAM}"),
-        "cifar10-local": ("CIFAR-10 small, VGG: local (Adam 0.001)", f"{CIFAR} method=local {ADAM}"),
-        "fmnist-large": ("FMNIST large: pFedBayes", f"dataset=fmnist size=large personal-steps=5 {LONG}"),
-        "mnist-small": ("MNIST small: pFedBayes", f"dataset=mnist size=small zeta=2 {LONG}"),
-        "mnist-large": ("MNIST large: pFedBayes", f"dataset=mnist size=large personal-steps=5 {LONG}"),
     },
     "sparse": {
         "sparse-pfedbayes": ("pFedBayes", SPARSE),
@@ -82,7 +72,6 @@ def run(name: str, words: str, data_dir: str, out_dir: Path, *options: str) -> N
     if config:
         command += ["--resume", str(folder)]
     else:
-        words = words.replace("DATA", str(Path(data_dir).resolve()))
         command += [*shlex.split(words), f"run-name={name}", f"out-dir={out_dir}", f"data-dir={data_dir}"]
         command += options
     subprocess.run(command, check=True)

@@ -56,12 +56,13 @@ def checked(settings: Settings, given: Collection[str] = ()) -> Settings:
     # SettingsError where a stage cannot do what is asked for.
     stages_of(settings, server(server.reads.parse(settings.as_config())))
     used = {str(field.alias) for field in Settings.model_fields.values()} | keys_of(settings.method)
+    usual = defaults()
     for key, value in settings.as_config().items():
         if key in used:
             continue
-        if key not in defaults():
+        if key not in usual:
             raise SettingsError(f'There is no setting "{key}" of method={settings.method}.')
-        if not _same(value, defaults()[key]):
+        if not _same(value, usual[key]):
             users = ", ".join(_users(key)[:NAMED]) or "no method"
             users += ", …" if len(_users(key)) > NAMED else ""
             raise SettingsError(f'method={settings.method} does not use the setting "{key}"; {users} would.')

@@ -1,80 +1,14 @@
 """What the paper says of its tables and figures, as orderings of figures that can be looked up."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import pairwise
 
 from fedbayes.reproduce import paper
 from fedbayes.reproduce.cells import ENTROPY, SIZES
+from fedbayes.reproduce.checks import Check, Claim, Figure, Lead
 
 LAMBDAS = ("0.3", "0.5", "0.7")
 ROTATED = ("mnist-rotated", "fmnist-rotated")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a cell: `pm`, `gm`, `pm_nnr`, or `entropy`; `at` a round, or the last."""
-
-    what: str
-    name: str
-    figure: str
-    at: int | None = None
-
-
-@dataclass(frozen=True)
-class Lead:
-    """By how much one figure is ahead of the best of others."""
-
-    of: Figure
-    before: tuple[Figure, ...]
-
-
-Side = Figure | Lead | float
-Look = Callable[[Figure], float | None]
-
-
-@dataclass(frozen=True)
-class Check:
-    """The best of `higher` is above all of `lower`, in one place; `every`: each of `higher` is."""
-
-    place: str
-    higher: tuple[Side, ...]
-    lower: tuple[Side, ...]
-    every: bool = False
-    slack: float = 0.0  # points that `lower` may be ahead
-
-    def holds(self, look: Look) -> bool | None:
-        """None while a figure is missing that could still decide it."""
-        high, low = ([_value(side, look) for side in sides] for sides in (self.higher, self.lower))
-        known_high, known_low = ([value for value in side if value is not None] for side in (high, low))
-        complete = len(known_high) == len(high) and len(known_low) == len(low)
-        if not known_high or not known_low:
-            return None
-        best = min(known_high) if self.every else max(known_high)
-        wins = best + self.slack > max(known_low)
-        if not wins and (self.every or len(known_high) == len(high)):
-            return False
-        return wins if complete else None
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence, and the places in which it can be checked."""
-
-    what: str
-    says: str
-    checks: tuple[Check, ...]
-    most: bool = False  # it is said of most places only
-
-
-def _value(side: Side, look: Look) -> float | None:
-    if isinstance(side, Figure):
-        return look(side)
-    if isinstance(side, Lead):
-        ahead, others = look(side.of), [look(one) for one in side.before]
-        known = [value for value in others if value is not None]
-        return None if ahead is None or len(known) < len(others) else ahead - max(known)
-    return side
 
 
 def _places(what: str) -> list[tuple[str, str]]:
@@ -307,60 +241,3 @@ def claims(what: str) -> list[Claim]:
         "figures": _figures,
     }
     return made[what]()
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How a claim stands."""
-
-    claim: Claim
-    ours: tuple[bool | None, ...]  # of each of its checks
-    paper: tuple[bool | None, ...]
-
-    @property
-    def mark(self) -> str:
-        """`holds`, `holds so far`, `does not hold` or `not run yet`."""
-        right, wrong = self.ours.count(True), self.ours.count(False)
-        if not right + wrong:
-            return "not run yet"
-        open_ = len(self.ours) - right - wrong
-        if self.claim.most:
-            verdict = "holds" if 2 * right > right + wrong else "does not hold"
-        else:
-            verdict = "does not hold" if wrong else "holds"
-        return f"{verdict} so far" if open_ and verdict == "holds" else verdict
-
-    @property
-    def counts(self) -> str:
-        """In how many places."""
-        right, wrong = self.ours.count(True), self.ours.count(False)
-        missing = len(self.ours) - right - wrong
-        rest = f", {missing} not run yet" if missing else ""
-        return f"{right} of {right + wrong}{rest}" if right + wrong else f"{missing} not run yet"
-
-    @property
-    def against(self) -> list[str]:
-        """Where it does not hold."""
-        return [
-            check.place for check, held in zip(self.claim.checks, self.ours, strict=True) if held is False
-        ]
-
-    @property
-    def in_paper(self) -> str:
-        """In how many places it holds by the paper's own figures."""
-        right, wrong = self.paper.count(True), self.paper.count(False)
-        return f"{right} of {right + wrong}" if right + wrong else "–"
-
-
-def verdict(claim: Claim, ours: Look, theirs: Look) -> Verdict:
-    return Verdict(
-        claim,
-        tuple(check.holds(ours) for check in claim.checks),
-        tuple(check.holds(theirs) for check in claim.checks),
-    )
-
-
-def papers_own(figure: Figure) -> float | None:
-    """The paper's figure, where it gives the number."""
-    table = "table1" if figure.what == "figures" else figure.what
-    return None if figure.at is not None else paper.figures(table).get(figure.name, {}).get(figure.figure)

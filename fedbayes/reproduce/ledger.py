@@ -45,10 +45,13 @@ class Entry:
     curves: Mapping[str, list[tuple[int, float]]] = field(default_factory=dict)
     entropy: Mapping[str, Any] = field(default_factory=dict)  # round → site → binned counts
 
-    def is_of(self, wanted: Mapping[str, Any]) -> bool:
-        """Whether it was made with these settings; one that did not exist then has its default."""
-        usual = defaults()
-        return all(self.settings.get(key, usual.get(key)) == value for key, value in wanted.items())
+    def is_of(self, wanted: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> bool:
+        """Whether it was made with these settings; one that did not exist then has its default (`usual`)."""
+        mine = self.settings
+        if any(mine.get(key) != wanted[key] for key in ("method", "dataset", "size") if key in wanted):
+            return False  # nearly all of them
+        usual = defaults() if usual is None else usual
+        return all(mine.get(key, usual.get(key)) == value for key, value in wanted.items())
 
     def as_json(self) -> str:
         content = {key: value for key, value in vars(self).items() if value not in ("", {})}

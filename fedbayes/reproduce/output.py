@@ -8,8 +8,10 @@ from pathlib import Path
 
 from fedbayes.protocol.files import replace_file
 from fedbayes.reproduce.cells import Cell, cells
-from fedbayes.reproduce.claims import Claim, Figure, Verdict, claims, papers_own, verdict
+from fedbayes.reproduce.checks import Figure, Verdict, figures_in, papers_own, verdict
+from fedbayes.reproduce.claims import claims
 from fedbayes.reproduce.ledger import FAILED, Ledger
+from fedbayes.reproduce.recipes import ROUNDS
 from fedbayes.reproduce.results import Result, results, with_further
 from fedbayes.reproduce.sheets import ABOUT, NAMES, Sheet, flat_csv, markdown, sheets
 from server_app.report.certainty import entropy
@@ -37,7 +39,7 @@ class Output:
     ) -> "Output":
         """Of these cells, or of all of the table."""
         shown = with_further(what, ledger) if picked is None else picked
-        asked = {figure.what for claim in claims(what) for figure in _figures_in(claim)}
+        asked = {figure.what for claim in claims(what) for figure in figures_in(claim)}
         every = [cell for table in asked for cell in cells(table)]
         found = results(every, ledger, rounds, seeds, longest)
         return cls(
@@ -81,8 +83,22 @@ class Output:
             lines.append(f"  {one.mark:<{width}}  {one.claim.says}: {one.counts}{where}")
         return lines
 
+    @property
+    def words(self) -> list[str]:
+        """What is to be known of all figures."""
+        said = [ABOUT]
+        for model in ROUNDS:
+            mine = [one for one in self.results if one.entries and one.cell.model == model]
+            some = sorted({one.rounds for one in mine if not one.cell.keeps})
+            if len(some) > 1:
+                count = " and of ".join(map(str, some))
+                said.append(
+                    f"Careful: there are runs of {count} rounds; only those of as many can be compared."
+                )
+        return said
+
     def markdown(self) -> str:
-        parts = [f"# {NAMES[self.what]}", ABOUT]
+        parts = [f"# {NAMES[self.what]}", *self.words]
         parts += [f"## {sheet.title}\n\n{markdown(sheet)}" for sheet in self.sheets]
         rows = [
             [one.claim.says, one.mark, one.counts, ", ".join(one.against) or "–", one.in_paper]
@@ -105,8 +121,3 @@ class Output:
 
 
 VERDICTS = ("", "here", "places", "not in", "by the paper's own figures")
-
-
-def _figures_in(claim: Claim) -> list[Figure]:
-    sides = [side for check in claim.checks for side in (*check.higher, *check.lower)]
-    return [side if isinstance(side, Figure) else side.of for side in sides if not isinstance(side, float)]

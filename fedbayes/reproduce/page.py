@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedbayes import __version__
 from fedbayes.reproduce.drawings import drawings
-from fedbayes.reproduce.sheets import ABOUT, NAMES, TITLES
+from fedbayes.reproduce.sheets import NAMES, TITLES
 from server_app.report.figure import Table
 from server_app.report.page import page
 
@@ -21,7 +21,7 @@ def render(output: "Output") -> str:
         "reproduction",
         title=NAMES[output.what],
         version=__version__,
-        words=[ABOUT],
+        words=output.words,
         tiles=[
             ("", f"{done} of {len(output.results)}", "cells have been run"),
             ("", f"{held} of {len(decided)}", "of the paper's statements hold, of those that can be judged"),

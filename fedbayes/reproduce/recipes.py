@@ -18,20 +18,19 @@ class Recipe:
     vgg: str = ""  # CIFAR-10 and SVHN
 
 
-RECIPES = {
+# fmt: off
+RECIPES = {  # one line a method
     # the paper's own methods
     "pfedbayes": Recipe(dnn="zeta=2.5 personal-steps=5", vgg="zeta=3 rho-init=-4"),
     "sfedbayes": Recipe(dnn="zeta=2.5 personal-steps=5", vgg="zeta=3 rho-init=-4"),
     "cfedbayes": Recipe(dnn="zeta=2.5 personal-steps=5", vgg="zeta=3 rho-init=-4"),
     # the methods that it compares them with
-    "fedavg": Recipe(dnn="optimizer=adam lr-global=0.001", vgg="optimizer=adam lr-global=0.001"),
-    "fedprox": Recipe(dnn="optimizer=adam proximal=0.001", vgg="optimizer=adam proximal=0.001"),
-    "bnfed": Recipe(
-        dnn="bnfed.lr=0.5", vgg="bnfed.lr=0.5 model=dnn"
-    ),  # it matches fully connected layers only
+    "fedavg": Recipe(dnn="optimizer=sgd lr-global=0.1", vgg="optimizer=adam lr-global=0.001"),
+    "fedprox": Recipe(dnn="optimizer=sgd lr-global=0.1 proximal=0.001", vgg="optimizer=adam proximal=0.001"),
+    "bnfed": Recipe(dnn="bnfed.lr=0.5", vgg="bnfed.lr=0.1 model=dnn"),  # it matches fully connected layers only
     "fedpa": Recipe(dnn="fedpa.lr=0.1", vgg="fedpa.lr=0.1"),
-    "perfedavg": Recipe(),
-    "pfedme": Recipe(),
+    "perfedavg": Recipe(dnn="perfedavg.lr=0.1 perfedavg.lr-adapt=0.01"),
+    "pfedme": Recipe(dnn="pfedme.lr=0.05 pfedme.lr-personal=0.05"),
     "heurfedamp": Recipe(),
     "pfedgp": Recipe(dnn="pfedgp.lr=0.05", vgg="pfedgp.lr=0.05"),
     "fesem": Recipe(dnn="clusters=2", vgg="clusters=2"),
@@ -39,7 +38,7 @@ RECIPES = {
     "ifca": Recipe(dnn="clusters=2", vgg="clusters=2"),
     # methods that the paper does not have
     "local": Recipe(),
-    "finetune": Recipe(),
+    "finetune": Recipe(dnn="optimizer=sgd lr-global=0.1"),
     "ditto": Recipe(),
     "apfl": Recipe(),
     "fedper": Recipe(),
@@ -47,3 +46,4 @@ RECIPES = {
     "fedamp": Recipe(),
     "pfedvem": Recipe(),
 }
+# fmt: on

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from server_app.stored import RunError
 
 # What makes a run another one, beside its method's own settings and those that its cell gives.
 COMMON = (
-    "method", "rounds", "seed", "dataset", "layout", "groups", "size", "model", "clients-per-round", "train-all",
+    "method", "dataset", "layout", "groups", "size", "model", "clients-per-round", "train-all",
     "local-steps", "batch-size", "optimizer", "lr-global", "adam-beta2", "buffers", "wire", "eval-samples",
     "validation-fraction", "precision",
 )  # fmt: skip
@@ -41,15 +42,9 @@ class Job:
     @classmethod
     def of(cls, cell: Cell, seed: int, asked_rounds: int | None) -> "Job":
         rounds = cell.rounds(asked_rounds)
-        words: dict[str, Any] = {**cell.words(), "rounds": rounds, "seed": seed}
-        refused = ""
-        try:
-            config = checked(Settings.parse(defaults() | words), given=words).as_config()
-        except (SettingsError, CommandError) as error:
-            config, refused = defaults() | words, str(error)
-        keys = {*COMMON, *keys_of(cell.method), *words} - {*OF_NO_MATTER}
-        settings = {key: config[key] for key in sorted(keys)} | {"clients": cell.clients}
-        return cls(cell, seed, rounds, settings, refused)
+        settings, refused = _settings(cell.method, tuple(cell.words().items()))
+        own = {"clients": cell.clients, "rounds": rounds, "seed": seed}
+        return cls(cell, seed, rounds, {**settings, **own}, refused)
 
     @property
     def title(self) -> str:
@@ -75,6 +70,18 @@ class Job:
 
     def entry(self, state: str, why: str = "", **found: Any) -> Entry:
         return Entry(self.cell.name, self.seed, self.rounds, dict(self.settings), state, why, **found)
+
+
+@cache
+def _settings(method: str, given: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], str]:
+    """All that makes runs with these words others than those with others; and why they are refused, if they are."""
+    words, refused = dict(given), ""
+    try:
+        config = checked(Settings.parse(defaults() | words), given=words).as_config()
+    except (SettingsError, CommandError) as error:
+        config, refused = defaults() | words, str(error)
+    keys = {*COMMON, *keys_of(method), *words} - {*OF_NO_MATTER}
+    return {key: config[key] for key in sorted(keys)}, refused
 
 
 class Runner(Protocol):
@@ -145,6 +152,8 @@ class Work:
         """Start a run; its entry where there is nothing to be run."""
         if job.refused:
             return job.entry(FAILED, job.refused)
+        if (known := self.ledger.find(job.settings)) and known.state == FINISHED:
+            return known  # by another command, meanwhile
         if job.run_name in self._plans or is_held(self.out_dir / job.run_name):
             return job.entry(STOPPED, "Another command is running it.")
         try:
