@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bayes_core.families import Family
+from fedbayes.protocol.npy import array_of, numbers_of
 
 FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OFF = 0.02
@@ -85,7 +86,7 @@ class Wire:
 
     def receive(self, record: ArrayRecord) -> Tensor:
         """The reverse, at a client."""
-        arrays = {name: array.numpy() for name, array in record.items()}
+        arrays = {name: numbers_of(array) for name, array in record.items()}
         return torch.from_numpy(arrays[VALUES].copy()) if set(arrays) == {VALUES} else self.decode(arrays)
 
     def leave(self, upload: Tensor, base: Tensor | None) -> ArrayRecord:
@@ -94,7 +95,7 @@ class Wire:
 
     def arrive(self, record: ArrayRecord, base: Tensor | None, shape: Sequence[int]) -> Tensor:
         """The upload again, at the server, or ValueError in words: it comes from another machine."""
-        arrays = {name: array.numpy() for name, array in record.items()}
+        arrays = {name: numbers_of(array) for name, array in record.items()}
         if base is not None:
             upload = self.decode_upload(arrays, base)
         elif set(arrays) != {VALUES} or arrays[VALUES].dtype != np.float32:
@@ -107,7 +108,7 @@ class Wire:
 
 
 def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    return ArrayRecord({name: array_of(array) for name, array in arrays.items()})
 
 
 def _plain(v: Tensor) -> NDArray[Any]:
