@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from bayes_core.families import Family
 from bayes_core.flat import buffers_in, buffers_of, named_statistics, statistics_of
 from bayes_core.inference.augment import Augment, FlipCrop
 from bayes_core.inference.plain import settled
+from bayes_core.inference.recipe import steps_for
 from bayes_core.likelihoods import balanced, balanced_labels, likelihood_of
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from fedbayes.protocol.codec import Wire
@@ -145,6 +146,10 @@ class ClientMethod(ABC):
     @property
     def codec(self) -> Wire:
         return Wire(self.family, self.settings.wire, self.rho_origin)
+
+    def personal_steps(self, asked: int | Literal["auto"]) -> int:
+        """Of the setting of this name, where it may be auto."""
+        return steps_for(len(self.x), self.settings.batch_size) if asked == "auto" else asked
 
     def weights(self, v: Tensor, state: Tensors, received: Tensors | None = None) -> WeightsPredictor:
         """A distribution over weights as something that predicts, with the buffers in the state.

@@ -17,12 +17,12 @@ from bayes_core.inference.plain import Proximal, Weights
 from bayes_core.predict.predictor import Predictor
 from client_app.method import Tensors, Trained
 from client_app.methods.fedavg import FedAvg
-from fedbayes.protocol.settings import Count, NonNegative, Options, Positive
+from fedbayes.protocol.settings import NonNegative, Options, Positive, Steps
 
 
 class DittoOptions(Options):
     penalty: NonNegative = Field(alias="ditto.penalty")
-    personal_steps: Count
+    personal_steps: Steps
     lr_personal: Positive
 
 
@@ -43,7 +43,7 @@ class Ditto(FedAvg):
             Weights.load_state_dict(state),
             server_round,
             [Proximal(received["w"][0], self.options.penalty)],
-            count=self.settings.local_steps * self.options.personal_steps,
+            count=self.settings.local_steps * self.personal_steps(self.options.personal_steps),
             lr=self.options.lr_personal,
         )
         return Trained(own.state_dict(), {"w": sent.v}, {"loss": loss}, buffers=sent.buffers)

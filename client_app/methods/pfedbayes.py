@@ -10,11 +10,11 @@ from bayes_core.families import Family
 from bayes_core.inference.recipe import zeta_for
 from bayes_core.predict.predictor import Predictor
 from client_app.method import ClientMethod, Tensors, Trained
-from fedbayes.protocol.settings import Count, Options, Positive, RhoInit, Zeta, takes
+from fedbayes.protocol.settings import Count, Options, Positive, RhoInit, Steps, Zeta, takes
 
 
 class UpdateOptions(Options):
-    personal_steps: Count
+    personal_steps: Steps
     mc_samples: Count
     zeta: Zeta
     lr_personal: Positive
@@ -66,16 +66,18 @@ class PFedBayes(ClientMethod):
         return Trained(updated.personal.state_dict(), {"w": updated.w}, {"loss": updated.loss})
 
     def recipe(self, server_round: int) -> Recipe:
-        settings, options = self.settings, self.options
+        settings, options, n = self.settings, self.options, len(self.x)
+        steps = self.personal_steps(options.personal_steps)
+        pace = steps**0.5 if options.personal_steps == "auto" else 1.0  # of w, so that it keeps up with q
         return Recipe(
             local_steps=settings.local_steps,
-            personal_steps=options.personal_steps,
+            personal_steps=steps,
             batch_size=settings.batch_size,
             mc_samples=options.mc_samples,
-            zeta=zeta_for(len(self.x)) if options.zeta == "auto" else options.zeta,
+            zeta=zeta_for(n) if options.zeta == "auto" else options.zeta,
             optimizer=settings.optimizer,
             lr_personal=options.lr_personal,
-            lr_global=settings.lr_global,
+            lr_global=settings.lr_global * pace,
             lr_lambda=options.lr_personal,  # a Gaussian has no λ
             adam_beta2=settings.adam_beta2,
             compile=None if options.compile == "auto" else options.compile,

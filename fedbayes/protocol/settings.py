@@ -87,6 +87,9 @@ Zeta = Annotated[
     Literal["auto"] | Annotated[float, Field(ge=0, allow_inf_nan=False)],
     takes("auto or a number of at least 0"),
 ]
+Steps = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=1, le=2**53)], takes("auto or a whole number of at least 1")
+]
 Share = Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
 Switch = Annotated[bool, takes("true or false")]
 HeadName = Annotated[str, takes("the beginning of a parameter's name, or nothing for the last nn.Linear")]

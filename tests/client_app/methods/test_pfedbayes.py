@@ -18,3 +18,19 @@ def test_zeta_grows_with_the_examples_unless_it_is_given(zeta: object, n: int, i
         settings, network, torch.zeros(n, 1, 4, 4), torch.zeros(n).long(), "0", torch.device("cpu")
     )
     assert method.recipe(1).zeta == is_
+
+
+@pytest.mark.parametrize(
+    ("asked", "n", "steps", "pace"),
+    [("auto", 250, 1, 1), ("auto", 700, 3, 3), ("auto", 4500, 5, 5), (4, 250, 4, 1)],
+)
+def test_personal_steps_grow_with_the_examples_and_w_keeps_up(
+    asked: object, n: int, steps: int, pace: int
+) -> None:
+    settings = Settings.parse(defaults() | {"personal-steps": asked, "lr-global": 0.002})
+    network = build("dnn", (1, 4, 4), 2, seed=1)
+    method = PFedBayes(
+        settings, network, torch.zeros(n, 1, 4, 4), torch.zeros(n).long(), "0", torch.device("cpu")
+    )
+    recipe = method.recipe(1)
+    assert recipe.personal_steps == steps and recipe.lr_global == pytest.approx(0.002 * pace**0.5)
