@@ -45,12 +45,12 @@ def narrow(text: str, width: int) -> str:
         if shown > 1 and used + size + 2 > width:
             break
         shown, used = shown + 1, used + size + 2
-    text = [
+    written = [
         "  ".join(f"{cell:<{size}}" for cell, size in zip(row[:shown], sizes, strict=False)) for row in turned
     ]
     left = len(sizes) - shown
     more = [f"… and {left} more group{'s' * (left > 1)} in the files."] if left else []
-    return "\n".join([*(line.rstrip() for line in text), *more, "", rest])
+    return "\n".join([*(line.rstrip() for line in written), *more, "", rest])
 
 
 def markdown(groups: Sequence[Group]) -> str:

@@ -184,7 +184,8 @@ def failed_replies(run: Run) -> int:
 
 def _final_failures(run: Run) -> list[list[str]]:
     said = run.config.get("failures")
-    sites = said.get("sites") if isinstance(said, dict) else None
+    said = said if isinstance(said, dict) else {}
+    sites = said.get("sites")
     if not isinstance(sites, dict) or not str(said.get("round")).isdecimal():
         return []
     return [[str(said["round"]), str(site), str(reason)] for site, reason in sorted(sites.items())]
