@@ -34,6 +34,7 @@ TOGETHER = 8  # replies that may be in memory at once
 FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
 REASON_LENGTH = 200
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Ray paints its tracebacks with
+FLOWERS_WORDS = "Exception ClientAppException occurred. Message: "
 RAISED = (1, 2)  # Flower's numbers for what a ClientApp raised, when it was loaded or called
 Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
 GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited
@@ -238,7 +239,7 @@ def reason_of(reply: Message) -> str:
     """The client's own words where Flower passes them on, without the wrapping and on one line."""
     text = COLOURS.sub("", reply.error.reason or f"error code {reply.error.code}")
     if "ray::" in text:  # a traceback, the words in its last line
-        text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1]
+        text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1].removeprefix(FLOWERS_WORDS)
     text = " ".join(text.split()).split(":<'", 1)[-1].removesuffix("'>")
     return text if len(text) <= REASON_LENGTH else text[:REASON_LENGTH] + "…"
 
