@@ -74,6 +74,9 @@ class Claim:
     def read(cls, text: str) -> "Claim":
         """ValueError, TypeError or KeyError for what is no claim: it comes from another machine."""
         said = json.loads(text)
+        table = TableClaim.of_dict(said["table"]) if said.get("table") else None
+        if table and sorted(one.name for one in table.columns) != sorted(map(str, said["features"])):
+            raise ValueError("a table of other columns")
         return cls(
             shape=tuple(int(size) for size in said["shape"]),
             classes=tuple(str(name) for name in said["classes"]),
@@ -83,7 +86,7 @@ class Claim:
             target=_moments(said["target"]),
             brightest=int(said["brightest"]),
             ids=tuple(str(name) for name in said.get("ids", ())),
-            table=TableClaim.of_dict(said["table"]) if said.get("table") else None,
+            table=table,
             target_name=str(said.get("target_name", "")),
             ignored=tuple(str(name) for name in said.get("ignored", ())),
             form=str(said.get("form", AUTO)),
