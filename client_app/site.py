@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayes_core.networks import in_bfloat16
 from client_app import method as methods
 from client_app.card import Card
-from client_app.data import ClientData, Split, load, load_site, simulated_sites
+from client_app.data import NAMES, ClientData, Split, load, load_site, simulated_sites
 from client_app.data import forget as forget_data
 from client_app.prepare import hold_out, random_labels
 from client_app.redact import SiteError
@@ -160,8 +160,7 @@ def _site(
         torch.cuda.set_per_process_memory_fraction(settings.gpu_share, device)
     found = load_site(data_path, Split.of(settings), name) if data_path else load(settings, *share)
     # Whoever has data of its own draws random numbers of its own, here and in a simulation of the same files.
-    dealt = DATASET_NAME.fullmatch(settings.dataset) and not data_path
-    origin = str(share[0]) if dealt else name
+    origin = str(share[0]) if DATASET_NAME.fullmatch(settings.dataset) and not data_path else name
     claim = found.claim(settings.scale)
     data = found.agreed(agreement or Agreement.of({name: claim}), settings.scale)
     x, y = data.x_train, data.y_train
@@ -174,7 +173,7 @@ def _site(
     noise = data.agreement.scaled_noise(settings.noise_level)
     many = data.many
     network = _network(settings.model, shape, outputs, settings.seed, noise, device, settings.precision, many)
-    seen = "" if dealt else found.fingerprint()
+    seen = "" if settings.dataset in NAMES and not data_path else found.fingerprint()
     return Site(
         name, origin, claim, _moved(data, device), validation, network, device, Path(states), durable, seen
     )

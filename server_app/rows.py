@@ -8,6 +8,7 @@ from fedbayes.protocol.columns import HEADLINES, MODELS, ROUND_COLUMNS, TITLES
 
 Row = Mapping[str, str]
 NONE = "–"
+Z = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
 WINDOW = 100  # the paper reports the best evaluated round among the last 100
 
 
@@ -85,3 +86,17 @@ def duration(seconds: float) -> str:
 def counted(number: int, what: str) -> str:
     """`1 round`, `3 rounds`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share of n examples, after Wilson: within 0 and 1, and right for few examples too."""
+    z2 = Z * Z / n
+    centre = (share + z2 / 2) / (1 + z2)
+    half = Z / (1 + z2) * math.sqrt(share * (1 - share) / n + z2 / (4 * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def examples_tested(clients: Sequence[Row]) -> int:
+    """The test examples of all clients in the last evaluated round."""
+    measured = evaluated(clients)
+    return sum(int(number(row, "n_test") or 0) for row in measured if row["round"] == measured[-1]["round"])

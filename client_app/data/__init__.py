@@ -24,7 +24,17 @@ from fedbayes.protocol.agreement import Agreement, Disagreement
 from fedbayes.protocol.objects import is_pool
 from fedbayes.protocol.settings import FUNCTION, Settings
 
-__all__ = ["ClientData", "DataError", "Split", "check", "forget", "load", "load_site", "simulated_sites"]
+__all__ = [
+    "NAMES",
+    "ClientData",
+    "DataError",
+    "Split",
+    "check",
+    "forget",
+    "load",
+    "load_site",
+    "simulated_sites",
+]
 
 # A simulation's actor meets all clients in turn. This holds ten clients of the paper's MNIST layouts; beyond
 # it the oldest go and are cut again from the pool when they are needed, in some hundredths of a second.

@@ -16,13 +16,17 @@ from server_app.rows import (
     mean_and_sd,
     own_columns,
     series,
+    wilson,
 )
 
 BEST = f"best accuracy on test data, last {WINDOW} rounds"  # the rounds are chosen by the same data
 
 
-def run_table(name: str, rows: Sequence[Row]) -> Table:
-    """Personal beside global, as measured in the last evaluated round; below them the method's own columns."""
+def run_table(name: str, rows: Sequence[Row], examples: int = 0) -> Table:
+    """Personal beside global, as measured in the last evaluated round; below them the method's own columns.
+
+    `examples`, of all clients' test data, give accuracies their 95 % intervals.
+    """
     measured = evaluated(rows)
     at = f", round {measured[-1]['round']}" if measured else ""
     table = new_table(f"{name}{at}")
@@ -30,6 +34,9 @@ def run_table(name: str, rows: Sequence[Row]) -> Table:
         cells = [_figure(last(rows, f"{model}_{metric}")) for model in MODELS]
         if cells != [NONE, NONE]:
             table.add_row(title, *cells)
+            if metric == "accuracy" and examples:
+                spread = [_interval(last(rows, f"{model}_{metric}"), examples) for model in MODELS]
+                table.add_row("95 % interval of it", *spread)
     peaks = [best(rows, f"{model}_accuracy") for model in MODELS]
     if any(peaks):
         cells = [f"{peak[0]:.4f} (round {peak[1]})" if peak else NONE for peak in peaks]
@@ -57,6 +64,12 @@ def seeds_table(name: str, runs: Mapping[int, Sequence[Row]]) -> Table:
             title = BEST
             add(title, [[peak[0] if peak else None for peak in column] for column in peaks])
     return table
+
+
+def _interval(value: float | None, examples: int) -> str:
+    if value is None:
+        return NONE
+    return "{:.4f} – {:.4f}".format(*wilson(value, examples))
 
 
 def _figure(value: float | None) -> str:

@@ -198,8 +198,8 @@ def find_personal(word: str, states: Path) -> Path:
         return Path(word)
     run, slash, site = word.rstrip("/").rpartition("/")
     if not slash and (states / site).is_dir():
-        known = sorted(path.name for path in (states / site).iterdir() if read_model(path).exists())
-        example = f", as in {site}/{known[0]}" if known else "; none of them has a model yet"
+        there = sorted(path.name for path in (states / site).iterdir() if read_model(path).exists())
+        example = f", as in {site}/{there[0]}" if there else "; none of them has a model yet"
         raise ModelError(f'"{site}" is a run; name one of its sites too{example}.')
     if not slash or not (states / run).is_dir():
         raise ModelError(

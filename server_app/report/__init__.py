@@ -5,18 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bayes_core.predict.forecast import LEVEL
-from fedbayes.protocol.columns import MODELS, SHOWN, columns_of
+from fedbayes.protocol.columns import MODELS, SHOWN, Metric, columns_of
 from fedbayes.protocol.files import replace_file
 from fedbayes.protocol.settings import defaults
 from server_app.report import certainty, clients, clusters, progress, weights
-from server_app.report.figure import Table, as_share, headline, shown
+from server_app.report.figure import Table, as_share, headline, interval, shown
 from server_app.report.files import Run, read_run
 from server_app.report.page import page
 from server_app.report.words import failed_replies, failure_rows, method_words, rounds_done, summary
-from server_app.rows import NONE, WINDOW, best, duration, last
+from server_app.rows import NONE, WINDOW, best, duration, examples_tested, last
 
 FILE = "report.html"
 FAILURES_SHOWN = 100
+INTERVALS = ("accuracy", "point_accuracy", "coverage")  # shares of test examples
 NO_SETTINGS = ("run-name", "out-dir", "data-dir", "resume", "resume-with")  # where and how, not what
 
 
@@ -107,11 +108,19 @@ def _result(run: Run) -> Table:
     """Every metric of the last measured round, and the paper's best of the last 100."""
     lines = [
         [metric.title, *(shown(metric, last(run.rows, f"{model}_{metric.key}")) for model in MODELS)]
-        for metric in SHOWN
-        if any(last(run.rows, f"{model}_{metric.key}") is not None for model in MODELS)
+        for metric in _present(run)
     ]
+    if n := examples_tested(run.clients):
+        for place, metric in [(i, one) for i, one in enumerate(_present(run)) if one.key in INTERVALS][::-1]:
+            values = [last(run.rows, f"{model}_{metric.key}") for model in MODELS]
+            lines.insert(place + 1, ["95 % interval of it", *(interval(value, n) for value in values)])
     peaks = [best(run.rows, f"{model}_accuracy") for model in MODELS]
     if any(peaks):
         cells = [f"{as_share(peak[0])} (round {peak[1]})" if peak else NONE for peak in peaks]
         lines.append([f"best of the last {WINDOW} rounds, chosen on test data", *cells])
     return Table(["", *MODELS.values()], lines)
+
+
+def _present(run: Run) -> list[Metric]:
+    """The metrics that some model has."""
+    return [one for one in SHOWN if any(last(run.rows, f"{model}_{one.key}") is not None for model in MODELS)]

@@ -9,6 +9,7 @@ from server_app.report.figure import (
     bounds_of,
     cluster_style,
     headline,
+    interval,
     natural,
     on_axis,
     shown,
@@ -149,7 +150,8 @@ def _table(
 ) -> Table:
     labels = any(one.labels for one in told.values())
     groups = any(one.group is not None for one in told.values())
-    header = ["site", *(MODELS[model] for model in models), "test examples"]
+    spread = [f"{MODELS[model]}, 95 % interval" for model in models] if metric.share else []
+    header = ["site", *(MODELS[model] for model in models), *spread, "test examples"]
     header += ["cluster"] * bool(clusters) + ["true group"] * groups + ["classes"] * labels
     own = [column for column in columns_of(run.config) if column.of == "client"]
     header += [column.title for column in own]
@@ -157,6 +159,9 @@ def _table(
     for site, row in rows.items():
         one = told.get(site, Counts())
         line = [site, *(shown(metric, number(row, f"{model}_{metric.key}")) for model in models)]
+        if metric.share:
+            n = int(number(row, "n_test") or 0)
+            line += [interval(number(row, f"{model}_{metric.key}"), n) for model in models]
         line.append(row.get("n_test") or "–")
         if clusters:
             line.append(str(clusters.get(site, "–")))

@@ -16,6 +16,8 @@ from server_app.report.page import page
 from server_app.report.words import rounds_done
 from server_app.rows import NONE, last
 
+TITLE = 28  # characters of a group's title over a column
+
 
 def write_comparison(folders: Sequence[Path], target: Path) -> list[Path]:
     """TARGET.html, TARGET.md and TARGET.csv; RunError where a folder holds no run."""
@@ -39,18 +41,19 @@ def narrow(text: str, width: int) -> str:
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in (lines[0], *lines[2:])]
     cells[0] = ["", *cells[0]][-len(cells[1]) :]  # the first cell of the header is empty
     turned = [list(row) for row in zip(*cells, strict=True)]
+    turned[0] = [title if len(title) <= TITLE else f"{title[: TITLE - 1]}…" for title in turned[0]]
     sizes = [max(map(len, column)) for column in zip(*turned, strict=True)]
     shown, used = 0, 0
     for size in sizes:
         if shown > 1 and used + size + 2 > width:
             break
         shown, used = shown + 1, used + size + 2
-    text = [
+    written = [
         "  ".join(f"{cell:<{size}}" for cell, size in zip(row[:shown], sizes, strict=False)) for row in turned
     ]
     left = len(sizes) - shown
     more = [f"… and {left} more group{'s' * (left > 1)} in the files."] if left else []
-    return "\n".join([*(line.rstrip() for line in text), *more, "", rest])
+    return "\n".join([*(line.rstrip() for line in written), *more, "", rest])
 
 
 def markdown(groups: Sequence[Group]) -> str:

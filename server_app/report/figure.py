@@ -59,6 +59,14 @@ def as_share(value: float) -> str:
     return f"{100 * value:.1f}\u202f%"
 
 
+def interval(value: float | None, n: int) -> str:
+    """`73.6–91.3 %`: the 95 % interval of a share of n examples."""
+    if value is None or n < 1:
+        return rows.NONE
+    low, high = rows.wilson(value, n)
+    return f"{100 * low:.1f}–{as_share(high)}"
+
+
 def on_axis(metric: Metric) -> Callable[[float], str]:
     """How an axis labels a metric."""
     return percent if metric.share else plain

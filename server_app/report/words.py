@@ -64,8 +64,11 @@ def _setting(run: Run) -> Iterator[str]:
 def _is_dealt(run: Run) -> bool:
     """Whether one data set was cut into shares, and not each site brought its own."""
     dataset = str(run.settings.get("dataset", "?"))
+    numbered = all(
+        str(site).isdecimal() for site in run.config.get("sites") or {}
+    )  # files give sites their names
     named = DATASET_NAME.fullmatch(dataset) or is_pool(dataset) or dataset.endswith(".npz")
-    return bool(named) and dataset != "functions" and bool(run.config.get("partitions", 1))
+    return bool(named) and numbered and dataset != "functions" and bool(run.config.get("partitions", 1))
 
 
 def _result(run: Run) -> Iterator[str]:
@@ -192,7 +195,8 @@ def failed_replies(run: Run) -> int:
 
 def _final_failures(run: Run) -> list[list[str]]:
     said = run.config.get("failures")
-    sites = said.get("sites") if isinstance(said, dict) else None
+    said = said if isinstance(said, dict) else {}
+    sites = said.get("sites")
     if not isinstance(sites, dict) or not str(said.get("round")).isdecimal():
         return []
     return [[str(said["round"]), str(site), str(reason)] for site, reason in sorted(sites.items())]

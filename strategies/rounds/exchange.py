@@ -46,6 +46,7 @@ UNPACKABLE = (
 )
 FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Ray paints its tracebacks with
+FLOWERS_WORDS = "Exception ClientAppException occurred. Message: "
 RAISED = (1, 2)  # Flower's numbers for what a ClientApp raised, when it was loaded or called
 Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
 GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited
@@ -275,7 +276,7 @@ def reason_of(reply: Message) -> str:
     """The client's own words where Flower passes them on, without the wrapping and on one line."""
     text = COLOURS.sub("", reply.error.reason or f"error code {reply.error.code}")
     if "ray::" in text:  # a traceback, the words in its last line
-        text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1]
+        text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1].removeprefix(FLOWERS_WORDS)
     return shown(" ".join(text.split()).split(":<'", 1)[-1].removesuffix("'>"))
 
 

@@ -26,7 +26,7 @@ from strategies.rounds.exchange import Exchange, Task, compose, patience, sample
 from strategies.rounds.intake import Intake
 from strategies.rounds.measures import Columns, measure
 from strategies.rounds.method import ServerMethod, sent_to
-from strategies.rounds.replies import BadReply, Reply, unforeseen
+from strategies.rounds.replies import BadReply, Reply, as_sentence, dropped, unforeseen
 from strategies.rounds.roster import Roster, StrategyError
 from strategies.rounds.stages import stages_of
 from strategies.rounds.state import KEPT, Came, State
@@ -137,7 +137,8 @@ class Loop:
                 asked = len(self.exchange.messages)
                 who = f"all {asked} clients" if asked > 1 else "the only client"
                 raise StrategyError(f"Round {number}: {who} failed alike: {alike.rstrip('.')}; {saved}.")
-            self._warn_of_failures()
+            for sentence in dropped(self.exchange.replies.failures):
+                self.tell("warning", message=sentence)
             if len(came.uploads) >= self._quorum():
                 self._step(number, came)
                 for name, document in came.documents.items():
@@ -216,16 +217,6 @@ class Loop:
         share = self.settings.clients_per_round
         return min(self.settings.min_clients, share) if share else self.settings.min_clients
 
-    def _warn_of_failures(self) -> None:
-        """One sentence for each reason, however many sites have it."""
-        sites: dict[str, list[str]] = {}
-        for site, reason in self.exchange.replies.failures.items():
-            sites.setdefault(reason, []).append(site)
-        for reason, names in sites.items():
-            who = f"Site {names[0]}" if len(names) == 1 else f"Sites {', '.join(names[:12])}"
-            who += f" and {len(names) - 12} more" if len(names) > 12 else ""
-            self.tell("warning", message=_sentence(f"{who} dropped from this round: {reason}"))
-
     def _failures(self) -> str:
         reasons = [f"site {site}: {reason}" for site, reason in self.exchange.replies.failures.items()]
         return f" ({'; '.join(reasons[:3])})" if reasons else ""
@@ -274,7 +265,7 @@ class Loop:
         row.evidence = evidence(replies, sites, parameters, lengths)
         for site in sorted(set(sites) - set(each)):
             reason = replies.failures.get(site, "it cannot be reached")
-            words = _sentence(f"Site {site} was not measured for row {number}: {reason}")
+            words = as_sentence(f"Site {site} was not measured for row {number}: {reason}")
             self.tell("warning", message=words)
         self.tell("evaluated", round=number, rounds=self.settings.rounds, **pooled)
 
@@ -293,8 +284,3 @@ class Loop:
             "stages": {stage.name: stage.memory() for stage in self.stages},
         }
         journal.save_checkpoint(row.columns["round"], tensors, memory)
-
-
-def _sentence(words: str) -> str:
-    """Reasons in Flower's words have a full stop already."""
-    return words if words.endswith((".", "?")) else f"{words}."

@@ -5,7 +5,7 @@ that are possible by themselves but not together are judged later, where what th
 """
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -35,6 +35,8 @@ _report = TypeAdapter(Annotated[dict[Name, Number], Field(max_length=64)])
 _measures = TypeAdapter(dict[Name, dict[Name, Number | Annotated[list[Number], Field(max_length=100_000)]]])
 _notes = TypeAdapter(dict[Name, Annotated[str, StringConstraints(max_length=10_000)]])
 _claim = TypeAdapter(Claim)
+
+NAMED = 12  # sites in a sentence
 
 
 class BadReply(ValueError):
@@ -163,3 +165,19 @@ def what_is_wrong(error: Unfit) -> str:
 def unforeseen(error: Exception) -> str:
     """Why a site's reply was dropped, where nobody had thought of the reason."""
     return shown(f"its reply could not be handled ({type(error).__name__}: {error})")
+
+
+def dropped(failures: Mapping[str, str]) -> Iterator[str]:
+    """Who failed in a round: one sentence for each reason, however many sites have it."""
+    sites: dict[str, list[str]] = {}
+    for site, reason in failures.items():
+        sites.setdefault(reason, []).append(site)
+    for reason, names in sites.items():
+        who = f"Site {names[0]}" if len(names) == 1 else f"Sites {', '.join(names[:NAMED])}"
+        who += f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        yield as_sentence(f"{who} dropped from this round: {reason}")
+
+
+def as_sentence(words: str) -> str:
+    """Reasons in Flower's words have a full stop already."""
+    return words if words.endswith((".", "?")) else f"{words}."

@@ -74,7 +74,7 @@ def test_the_words_are_found_in_a_traceback_of_rays() -> None:
         "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'\x1b[36mray::ClientAppActor.run()\x1b[39m "
         '(pid=7, ip=127.0.0.1)\n  File "x.py", line 1\nIndexError: odd\n\nThe above exception was the direct '
         'cause of the following exception:\n\nray::ClientAppActor.run()\n  File "y.py"\n'
-        f"flwr.client.ClientAppException: {CAUSE}'>"
+        f"flwr.client.ClientAppException: Exception ClientAppException occurred. Message: {CAUSE}'>"
     )
     asked = Message(RecordDict(), 1, "train")
     asked.metadata.__dict__["_message_id"] = "a"

@@ -195,6 +195,17 @@ def test_a_run_goes_on_with_other_data_only_if_that_is_meant(federate: Federate,
     assert federate("run", clients=2, dataset=data, rounds=5, resume=True).state == "finished", "said once"
 
 
+def test_a_folder_with_the_name_of_a_data_set_is_watched_too(
+    federate: Federate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _rewrite(tmp_path / "wards", 1)
+    monkeypatch.chdir(tmp_path)
+    federate("run", clients=2, dataset="wards", rounds=1)
+    _rewrite(tmp_path / "wards", 2)
+    with pytest.raises(StrategyError, match="the data here are not those"):
+        federate("run", clients=2, dataset="wards", rounds=2, resume=True)
+
+
 def test_a_site_that_comes_back_with_other_data_is_told_so(federate: Federate, tmp_path: Path) -> None:
     data = _rewrite(tmp_path / "sites", 1)
     nodes = [

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedbayes.protocol.agreement import Agreement, Claim, Disagreement, MeanVariance, in_order, standardised
+from fedbayes.protocol.tables import ColumnClaim, TableClaim
 
 
 def moments(x: np.ndarray) -> MeanVariance:
@@ -134,3 +135,29 @@ def test_a_claim_survives_the_journey_and_nonsense_does_not() -> None:
 def test_in_order() -> None:
     assert in_order(["10", "9", "-1", "9"]) == ("-1", "9", "10")
     assert in_order(["10", "9", "a"]) == ("10", "9", "a")
+
+
+def test_a_claim_about_other_columns_is_no_claim() -> None:
+    column = ColumnClaim("age", "number", 3, 0)
+    claim = Claim((1,), ("a",), False, features=("age",), table=TableClaim((column,)))
+    assert Claim.read(claim.write()) == claim
+    with pytest.raises(ValueError, match="a table of other columns"):
+        Claim.read(replace(claim, features=("weight",)).write())
+    for wrong in ({"kind": "odd"}, {"n": -1}, {"mean": float("nan")}, {"variance": -1.0}):
+        with pytest.raises(ValueError, match="an impossible column"):
+            Claim.read(replace(claim, table=TableClaim((replace(column, **wrong),))).write())
+
+
+def test_an_agreement_with_a_preparation_survives_its_file() -> None:
+    table = TableClaim(
+        (
+            ColumnClaim("age", "number", 3, 1, 40.0, 4.0),
+            ColumnClaim("sex", "category", 4, 0, words=(("f", 2),)),
+        ),
+        na=("none",),
+    )
+    claim = Claim((2,), ("a", "b"), False, features=("age", "sex"), table=table)
+    found = Agreement.of({"one": claim})
+    assert found.features == ("age", "age missing", "sex=f", "sex=other")
+    assert (found.mean, found.deviation) == ((40.0, 0.0, 0.0, 0.0), (2.0, 1.0, 1.0, 1.0))
+    assert Agreement.read(found.write()) == found

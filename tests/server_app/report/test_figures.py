@@ -212,6 +212,8 @@ def test_a_row_for_each_client_with_labels_and_cluster(run_of: RunOf) -> None:
         "site",
         "personal",
         "global",
+        "personal, 95 % interval",
+        "global, 95 % interval",
         "test examples",
         "cluster",
         "true group",
