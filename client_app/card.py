@@ -1,17 +1,25 @@
 """What a personal model says about itself in its file, so that it can be used without the run it comes from."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+import math
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
+import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from bayes_core.families import Family, named
 from bayes_core.flat import fingerprint
+from bayes_core.networks import NETWORKS
 from client_app.method import ClientMethod
 from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.models import build
+from fedbayes.protocol.objects import is_object
+
+LARGEST = 10**8  # numbers in one example
+SPARE = 10**6  # weights that a network may have beyond what its file accounts for
 
 
 @dataclass(frozen=True)
@@ -54,14 +62,21 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> "Card":
-        """ValueError, KeyError or TypeError for what is no card."""
-        said: Mapping[str, Any] = json.loads(text)
-        known = {field.name: said[field.name] for field in fields(cls)}
-        read = {
-            "inputs": tuple(map(int, said["inputs"])),
-            "agreement": Agreement.of_dict(said["agreement"]),
-        }
-        return cls(**known | read)
+        """ValueError says what of it is no card: it comes from a file, which may come from anybody."""
+        try:
+            card: Card = _reader().validate_json(text, strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))[:60]}: {first['msg'][:120]}") from None
+        if not 1 <= len(card.inputs) <= 8 or min(card.inputs) < 1 or math.prod(card.inputs) > LARGEST:
+            raise ValueError("inputs: no shape of an example")
+        if not 1 <= card.eval_samples <= LARGEST or not 0 <= card.image_size <= 4096:
+            raise ValueError("eval_samples or image_size: out of bounds")
+        if any(
+            len(part) not in (0, card.inputs[0]) for part in (card.agreement.mean, card.agreement.deviation)
+        ):
+            raise ValueError("agreement: means of other inputs")
+        return card
 
     def write(self) -> str:
         return json.dumps(asdict(self))
@@ -72,6 +87,20 @@ class Card:
 
     def distribution(self) -> Family:
         return named(self.family, self.gated)
+
+    @property
+    def code(self) -> list[str]:
+        """What of it names a function or package of somebody's, which this machine would import and call."""
+        named = [self.model] if self.model not in NETWORKS and not is_object(self.model) else []
+        return [*named, self.method] if "." in self.method else named
+
+    def require_fit(self, numbers: int) -> None:
+        """ValueError where the network is far larger than a file with so many numbers: it is never built."""
+        if self.model in NETWORKS:
+            with torch.device("meta"):
+                sketch = build(self.model, self.inputs, len(self.classes), self.seed)
+            if (wanted := sum(p.numel() for p in sketch.parameters())) > 2 * numbers + SPARE:
+                raise ValueError(f"its network has {wanted} weights, and the file {numbers} numbers")
 
     def network(self) -> nn.Module:
         """ValueError where this machine's version of the model is another one."""
@@ -88,3 +117,9 @@ class Card:
                 f"the model {self.model} here has other parameters than the one that was trained"
             )
         return network
+
+
+@cache
+def _reader() -> TypeAdapter[Any]:
+    """Made when it is first needed: training writes cards and reads none."""
+    return TypeAdapter(Card)

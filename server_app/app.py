@@ -4,7 +4,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any
@@ -102,8 +102,12 @@ def run(grid: Grid, settings: Settings) -> None:
     except BaseException as error:  # Flower ends a stopped run by SystemExit
         if isinstance(error, StrategyError) and (failures := loop.exchange.replies.failures):
             folder.config["failures"] = {"round": loop.at, "sites": failures}
-        folder.set_state("failed" if isinstance(error, Exception) else "stopped", str(error))
+        told = folder.trouble(error)
+        with suppress(OSError):  # then `runs` tells by the lock that nobody writes it any more
+            folder.set_state("failed" if isinstance(error, Exception) else "stopped", str(told or error))
         _report(folder)
+        if told is not None:
+            raise told from None
         raise
     finally:
         folder.close()
@@ -171,6 +175,7 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
     else:
         done, tensors, memory = checkpoint
         state = State.of(tensors, memory["method"])
+    folder.require_room(sum(tensor.nbytes for tensor in (*state.sent.values(), *state.kept.values())))
     folder.begin(done + 1)
     emit(
         "start", run=settings.run_name, folder=str(folder.path), uuid=folder.config["uuid"],

@@ -9,9 +9,13 @@ known of row t before it is measured (failures, seconds, bytes) travels in the c
 import csv
 import io
 import json
+import os
+import shutil
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from errno import EDQUOT, EFBIG, EIO, ENOSPC, EROFS
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,8 @@ from server_app.stored import (
 )
 
 FRESH = {"resume": False, "resume-with": "*", "data-changed": False}  # what is said to a resumed run alone
+RESERVE, RESERVED = ".reserve", 2**17  # a file that makes room for the last word on a full disk; bytes
+ROOM = 2**25  # bytes for tables, log and report, beside checkpoints
 LOCK_WAIT = 20.0  # seconds that a resumed run waits for the earlier attempt's last process
 
 
@@ -94,6 +100,25 @@ class RunFolder:
             config["columns"] = list(own.values())
         return cls(path, config, lock, durable)
 
+    def require_room(self, size: int) -> None:
+        """RunError where the disk has no room for checkpoints of so many bytes: two at a time, and what else comes."""
+        free, needed = shutil.disk_usage(self.path).free, 2 * size + ROOM
+        if free < needed:
+            raise RunError(
+                f"The disk of {self.path} has {free / 2**20:.0f} MB left, and this run takes {needed / 2**20:.0f} MB; "
+                "make room, or choose another out-dir."
+            )
+        replace_file(self.path / RESERVE, bytes(RESERVED), durable=False)
+
+    def trouble(self, error: BaseException) -> RunError | None:
+        """What the disk refused, as a sentence; None for other errors."""
+        if not isinstance(error, OSError) or error.errno not in (ENOSPC, EDQUOT, EROFS, EIO, EFBIG):
+            return None
+        return RunError(
+            f"{self.path} cannot be written: {os.strerror(error.errno)}. What was saved before is whole; make room, "
+            f"and resume the run (--resume {self.path.name})."
+        )
+
     def begin(self, first_round: int) -> None:
         """Write what is known now, and drop the rows that the rounds to come will write (again)."""
         for key in ("failures", "stopped_early"):  # how an earlier attempt ended
@@ -139,9 +164,18 @@ class RunFolder:
     def set_state(self, state: str, message: str = "") -> None:
         """running, finished, failed or stopped, with the reason in words."""
         self.config |= {"state": state, "message": message}
-        replace_file(self.path / "config.json", json.dumps(self.config, indent=2).encode())
+        content = json.dumps(self.config, indent=2).encode()
+        try:
+            replace_file(self.path / "config.json", content)
+        except OSError:
+            if not (self.path / RESERVE).exists():
+                raise
+            (self.path / RESERVE).unlink()  # a full disk: this is what it is for
+            replace_file(self.path / "config.json", content)
 
     def close(self) -> None:
+        with suppress(OSError):
+            (self.path / RESERVE).unlink(missing_ok=True)
         self._lock.close()
 
 

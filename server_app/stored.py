@@ -4,8 +4,9 @@ import csv
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -19,21 +20,61 @@ PLACES = ("resume", "resume-with", "data-changed", "out-dir", "data-dir")  # how
 CLOSING_ROUNDS = 100
 
 
+class Sizes(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    n_train: int
+    n_test: int
+
+
+class ConfigFile(BaseModel):
+    """The types of what config.json says. Versions and kinds of runs differ in what they say; nothing is required."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    settings: dict[str, str | bool | int | FiniteFloat | None] = {}
+    uuid: str = ""
+    run: str = ""
+    state: str = ""
+    message: str | None = ""
+    created: str = ""
+    clients: int = 0
+    partitions: int = 0
+    sites: dict[str, Sizes] = {}
+    classes: list[str] = []
+    agreement: dict[str, Any] = {}
+    model: dict[str, str | list[int]] = {}
+    method: dict[str, str | bool | int] = {}
+    layers: dict[str, Annotated[int, Field(ge=0, le=2**40)]] = {}
+    columns: list[Any] = []
+
+
 class RunError(Exception):
     """A run that cannot start or go on; its text is one sentence for the user."""
 
 
 def read_config(path: Path) -> dict[str, Any] | None:
     """config.json of the run folder, or None where there is no run."""
+    file = path / "config.json"
     try:
-        config: dict[str, Any] = json.loads((path / "config.json").read_text("utf-8"))
+        config: Any = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path / 'config.json'} cannot be read: {error}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{file} cannot be read: {str(error)[:200]}.") from None
+    if not isinstance(config, dict):
+        raise RunError(f"{file} cannot be read: it holds no settings.")
     if config.get("format") != FORMAT:
-        raise RunError(f"{path} has format {config.get('format')}; this version reads format {FORMAT}.")
-    return config
+        said = str(config.get("format"))[:40]
+        raise RunError(f"{path} has format {said}; this version reads format {FORMAT}.")
+    try:
+        ConfigFile.model_validate(config)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))[:60]
+        raise RunError(f"{file} cannot be used: {where}: {first['msg'][:120]}.") from None
+    found: dict[str, Any] = config
+    return found
 
 
 def read_rows(file: Path) -> list[dict[str, str]]:
@@ -56,7 +97,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
         if metadata.get("format") != str(FORMAT):
             raise RunError(f"{file} has format {metadata.get('format')}; this version reads {FORMAT}.")
         return int(metadata["round"]), tensors, json.loads(metadata["memory"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
         raise RunError(f"{file} is damaged ({error}); the run cannot be resumed from it.") from None
 
 

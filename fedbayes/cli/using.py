@@ -26,6 +26,13 @@ Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", sho
 Place = Annotated[list[str] | None, typer.Argument(metavar="[out-dir=DIR]", show_default=False)]
 Test = Annotated[str | None, typer.Option(metavar="FILE", help="Examples with labels, to measure it on.")]
 
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Import and call what a model file names as its network; it may be anything."
+    ),
+]
+
 
 def adapt(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run, given by its name or folder.")],
@@ -63,13 +70,14 @@ def predict(
     ] = 0.0,
     samples: Annotated[int | None, typer.Option(metavar="N", help="Draws of the weights.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
+    trust_code: Trust = False,
 ) -> None:
     """Class, probability and uncertainty of new examples, or number, sd and 90 % interval, as CSV."""
     from fedbayes.model.find import find_model
     from fedbayes.model.predict import predict_file
 
     look_here()
-    personal = find_model(model, out_dir(words or ()))
+    personal = find_model(model, out_dir(words or ()), trust_code)
     table, said = predict_file(personal, data, abstain, samples, seed)
     if out is None:
         sys.stdout.write(table)
@@ -88,13 +96,14 @@ def export(
         float,
         typer.Option(metavar="P", help="Of sparse models: the λ above which a weight stays.", min=0, max=1),
     ] = 0.5,
+    trust_code: Trust = False,
 ) -> None:
     """The posterior-mean network as a PyTorch state dict and as ONNX; of a sparse model the pruned one too."""
     from fedbayes.model.export import export_files
     from fedbayes.model.find import find_model
 
     look_here()
-    personal = find_model(model, out_dir(words or ()))
+    personal = find_model(model, out_dir(words or ()), trust_code)
     with writing(out):
         export_files(personal, out, test, threshold, Console())
 

@@ -54,7 +54,7 @@ class Result:
 
         self._give_the_network()
         states = self.folder.parent / "state"
-        return PersonalModel.load(find_personal(f"{self.name}/{site}", states))
+        return PersonalModel.load(find_personal(f"{self.name}/{site}", states), trust_code=True)
 
     def global_model(self, which: int | str = "") -> "PersonalModel":
         """The model that all clients share; of several (clusters), one by its number."""

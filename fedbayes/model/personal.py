@@ -39,16 +39,20 @@ class PersonalModel:
         self.temperature = temperature  # 1 unless the run fitted one
 
     @classmethod
-    def load(cls, path: str | Path) -> "PersonalModel":
-        """From a file, or from the folder that holds it; ModelError says what is wrong with either."""
+    def load(cls, path: str | Path, trust_code: bool = False) -> "PersonalModel":
+        """From a file, or from the folder that holds it; ModelError says what is wrong with either.
+
+        A file may name a function or a package of its maker's, which is then imported and called: only with
+        `trust_code`.
+        """
         file = Path(path)
         file = read_model(file) if file.is_dir() else file
         try:
             tags, tensors = read(file)
         except FileNotFoundError:
             raise ModelError(f"There is no model file {file}.") from None
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file} is damaged or no model file ({error}).") from None
+        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+            raise ModelError(f"{file} is damaged or no model file ({shortened(error)}).") from None
         if tags.get("format") == str(WITHOUT_CARD) and {"q", "theta"} & tensors.keys():
             raise ModelError(
                 f"{file} has format {WITHOUT_CARD}, which does not say which network it is for; resume its run for "
@@ -59,11 +63,18 @@ class PersonalModel:
             raise ModelError(f"{file} is no personal model of fedbayes (format {said}, not {FORMAT}).")
         try:
             card = Card.read(tags["card"])
+            if card.code and not trust_code:
+                raise ModelError(
+                    f"{file} would import and call {shortened(' and '.join(card.code))}: a file from somebody else can "
+                    "make this machine do anything that way. Where you trust whoever made it, say --trust-code "
+                    "(in Python trust_code=True)."
+                )
+            card.require_fit(sum(tensor.numel() for tensor in tensors.values()))
             model = cls.of(card, tensors)
         except UserCodeError as error:
             raise ModelError(f"{file} cannot be used here: {error}") from None
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{file} does not say what network it is for ({error}).") from None
+        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise ModelError(f"{file} does not say what network it is for ({shortened(error)}).") from None
         model._check(file)
         return model
 
@@ -190,6 +201,12 @@ class PersonalModel:
     def read(self, source: str) -> NewExamples:
         """New examples from an .npz file, a CSV table or a folder of images; `inputs` scales them."""
         return read_examples(source, self.card.agreement, self.card.inputs, self.card.image_size)
+
+
+def shortened(words: object) -> str:
+    """What a file says, on one line that can be shown."""
+    text = "".join(letter if letter.isprintable() else " " for letter in str(words)[:300])
+    return " ".join(text.split())
 
 
 def find_personal(word: str, states: Path) -> Path:

@@ -213,6 +213,7 @@ class Settings(BaseModel):
     gpu_share: Annotated[float, takes("a number from 0 to 1", ge=0, le=1)]
     precision: Annotated[Literal["float32", "bfloat16"], takes("float32 or bfloat16")]
     round_timeout: Positive
+    straggler_cutoff: NonNegative
     wait_timeout: Positive
     run_name: Annotated[
         str, takes("letters, digits, '.', '_' and '-' (not '.', '..' or 'state')"), AfterValidator(_run_name)

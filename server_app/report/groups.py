@@ -14,7 +14,8 @@ from server_app.rows import last, mean_and_sd, series
 
 # Where and how fast a run was made says nothing of what it is.
 ASIDE = {
-    "seed", "run-name", "out-dir", "data-dir", "resume", "threads", "device", "round-timeout", "wait-timeout",
+    "seed", "run-name", "out-dir", "data-dir", "resume", "threads", "device", "round-timeout", "straggler-cutoff",
+    "wait-timeout",
 }  # fmt: skip
 DIGITS = {"seconds": 2, "megabytes": 2, "failed": 1}
 

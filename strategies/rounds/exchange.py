@@ -13,6 +13,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -49,6 +50,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Ray paints its tracebacks with
 FLOWERS_WORDS = "Exception ClientAppException occurred. Message: "
 RAISED = (1, 2)  # Flower's numbers for what a ClientApp raised, when it was loaded or called
 Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
+SOONEST_CUT = 30.0  # seconds that everybody has, however soon the others answer
 GRACE = 10.0  # seconds that a message outlives its exchange: the grid fails on one that expires while it is awaited
 Read = TypeVar("Read")  # what a reader makes of a reply
 NEVER = 10 * 365 * 24 * 3600.0  # seconds until a simulated client is late
@@ -78,16 +80,22 @@ class Exchange(Generic[Read]):
         messages: Mapping[str, Message],
         timeout: float,
         reader: Callable[[RecordDict], Read] = read_reply,  # type: ignore[assignment]
+        cutoff: float = 0.0,
+        enough: int = 1,
     ) -> None:
+        """`cutoff`: once `enough` have answered, nobody is waited for beyond so many times their median; 0 = never."""
         self.messages = dict(sorted(messages.items()))
         self.timeout = timeout
+        self.cutoff, self.enough = cutoff, enough
         self.reader = reader
         self.started = time.monotonic()
         self.replies: Replies[Read] = Replies()
         self.bytes_up = 0
         self.bytes_down = 0
+        self.unanswered: dict[str, str] = {}  # site → message id, of those that the cut-off has left behind
         self._sites: dict[str, str] = {}  # message id → site, of the messages under way
         self._raised: dict[str, str] = {}  # what ClientApps raised, by site
+        self._times: list[float] = []  # that answers have taken
 
     @property
     def seconds(self) -> float:
@@ -113,15 +121,26 @@ class Exchange(Generic[Read]):
             for reply in self._pull(grid, sorted(under_way)):
                 under_way.discard(reply.metadata.reply_to_message_id)
                 quiet_since = time.monotonic()
+                self._times.append(self.seconds)
                 yield reply
             under_way &= self._sites.keys()
             now = time.monotonic()
-            if self.seconds > self.timeout:
+            if self._is_over():
                 return
             if under_way and isinstance(grid, Nearby):
                 grid.wait(LATEST)
             elif under_way:
                 time.sleep(min(max(SOONEST, SHARE * (now - quiet_since)), LATEST))
+
+    def _is_over(self) -> bool:
+        """Whether the time is up, or most have answered and the rest is late by far."""
+        if self.seconds > self.timeout:
+            return True
+        if not self.cutoff or len(self._times) < self.enough:
+            return False
+        if late := self.seconds > max(self.cutoff * median(self._times), SOONEST_CUT):
+            self.unanswered = {site: message for message, site in self._sites.items()}
+        return late
 
     def _push(self, grid: Grid, sites: list[str]) -> set[str]:
         """The ids under which replies can be had; a grid leaves out a message that it cannot deliver."""
@@ -181,7 +200,8 @@ class Exchange(Generic[Read]):
             del found
         for site in self.messages:
             if site not in self.replies.content:
-                self.replies.failures.setdefault(site, f"no answer within {self.timeout:g} s")
+                waited = self.seconds if self.unanswered else self.timeout
+                self.replies.failures.setdefault(site, f"no answer within {waited:.0f} s")
         self.replies = Replies(_sorted(self.replies.content), _sorted(self.replies.failures))
 
 

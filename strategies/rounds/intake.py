@@ -23,7 +23,7 @@ from strategies.rounds.state import Came, State, Upload
 if TYPE_CHECKING:
     from strategies.rounds.method import ServerMethod
 
-BYTES = 5  # of a number: float32, and a bit that says whether it is there
+BYTES = 9  # of a number, at most: a wrong type is better named than its size
 HEADERS = 4096  # bytes of all rows together
 ROWS = 16  # of a distribution, at most
 

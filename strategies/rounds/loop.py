@@ -22,8 +22,9 @@ from fedbayes.protocol.messages import CLOSING, ROUND, STATISTICS, UNCERTAINTY
 from fedbayes.protocol.settings import Settings
 from strategies.rounds.early import EarlyStop
 from strategies.rounds.evidence import evidence
-from strategies.rounds.exchange import Exchange, Task, compose, patience, sample, tasks_of
+from strategies.rounds.exchange import Exchange, Task, compose, is_simulation, patience, sample, tasks_of
 from strategies.rounds.intake import Intake
+from strategies.rounds.late import Late
 from strategies.rounds.measures import Columns, measure
 from strategies.rounds.method import ServerMethod, sent_to
 from strategies.rounds.replies import BadReply, Reply, as_sentence, dropped, unforeseen
@@ -85,6 +86,7 @@ class Loop:
         self.exchange: Exchange[Reply] = Exchange({}, 0.0)
         self.at = 0  # the round that is being trained
         self.early = EarlyStop(settings.patience)
+        self.late = Late()
 
     def run(self, grid: Grid, journal: Journal, state: State, memory: Mapping[str, Any]) -> None:
         """All rounds after the one that `memory`, a checkpoint's, speaks of; then the closing exchange."""
@@ -128,8 +130,8 @@ class Loop:
         for attempt in range(ATTEMPTS):
             if set(grid.get_node_ids()) != self.roster.known:  # somebody has come or gone
                 self.roster.refresh()
-            online, upload = self.roster.online, self.method.traits.uploads
-            sampled = self._sample(number, attempt)
+            online, upload = self._present(grid), self.method.traits.uploads
+            sampled = self._sample(online, number, attempt)
             self._compose(grid, number, tasks_of(sampled, online, upload, due, self.settings.train_all))
             came = self._receive(self.exchange.conduct(grid), number, sampled)
             saved = f"all rounds up to {number - 1} are saved" if number > 1 else "no round is saved yet"
@@ -151,15 +153,22 @@ class Loop:
     def _close(self, grid: Grid, number: int) -> None:
         """Every site that can be reached measures its models, and keeps what it makes of those it received."""
         self.roster.refresh()
-        tasks = tasks_of([], self.roster.online, upload=False, evaluate=True, train_all=False)
+        tasks = tasks_of([], self._present(grid), upload=False, evaluate=True, train_all=False)
         self._compose(grid, number, tasks, closing=True)
         self._receive(self.exchange.conduct(grid), number, [])
 
-    def _sample(self, number: int, attempt: int) -> list[str]:
-        """S of the sites that can be reached; all of them before round 1, or where a method needs them."""
+    def _present(self, grid: Grid) -> list[str]:
+        """The sites that can be reached and owe no answer."""
+        if not self.late.waiting:
+            return self.roster.online
+        self.late.hear(grid)
+        return [site for site in self.roster.online if site not in self.late.waiting]
+
+    def _sample(self, online: Sequence[str], number: int, attempt: int) -> list[str]:
+        """S of the sites that are there; all of them before round 1, or where a method needs them."""
         everybody = number < 1 or self.method.traits.every_site
         share = 0 if everybody else self.settings.clients_per_round
-        return sample(self.roster.online, share, self.settings.seed, "sample", number, attempt)
+        return sample(online, share, self.settings.seed, "sample", number, attempt)
 
     def _compose(self, grid: Grid, number: int, tasks: Mapping[str, Task], closing: bool = False) -> None:
         timeout, method, state = patience(grid, self.settings.round_timeout), self.method, self.state
@@ -171,7 +180,11 @@ class Loop:
         messages = compose(
             lambda site: sent_to(method, state, site), encode, tasks, said, self.roster.sites, timeout
         )
-        self.exchange = Exchange(messages, timeout)
+        cutoff = self.settings.straggler_cutoff
+        if number < 1 or self.method.traits.every_site or is_simulation(grid):
+            cutoff = 0.0  # nobody can be done without, or nobody is late
+        enough = max(self._quorum(), len(messages) // 2 + 1)
+        self.exchange = Exchange(messages, timeout, cutoff=cutoff, enough=enough)
 
     def _receive(self, replies: Iterable[Message], number: int, sampled: Sequence[str]) -> Came:
         """Take the uploads in as they arrive; who failed, and what sites note, is known at the end."""
@@ -185,12 +198,23 @@ class Loop:
             except Exception as error:  # its measures, checked on their own, may still be good
                 unusable[site] = str(error) if isinstance(error, BadReply) else unforeseen(error)
             reply.arrays.clear()  # what remains is small
-        failures = self.exchange.replies.failures | unusable
+        if self.exchange.unanswered:
+            self.late.note(self.exchange.unanswered, self.exchange.started + self.exchange.timeout)
+        failures = self._absent(number, sampled) | self.exchange.replies.failures | unusable
         self.exchange.replies.failures = dict(sorted(failures.items()))
         for site, reply in self.exchange.replies.content.items():
             for note in reply.notes:
                 self.tell("warning", message=f"Site {site}: {note}.")
         return intake.close()
+
+    def _absent(self, number: int, sampled: Sequence[str]) -> dict[str, str]:
+        """Sites that were asked nothing and should have been: they owe an answer, or cannot be reached."""
+        reasons = self.late.reasons() if self.late.waiting else {}
+        if number < 1 or self.settings.clients_per_round:
+            return {}  # nobody knows whether they would have been sampled
+        asked = self.exchange.messages.keys()
+        away = {site: "it cannot be reached" for site in self.roster.sites if site not in self.roster.online}
+        return {site: reason for site, reason in (reasons | away).items() if site not in asked}
 
     def _step(self, number: int, came: Came) -> None:
         after = self.method.step(self.state, self._seen(number, came))
@@ -228,7 +252,7 @@ class Loop:
         current, failures = self.exchange, self.exchange.replies.failures
         clients: dict[str, Columns] = {
             site: {"status": f"failed: {failures[site]}" if site in failures else "ok"}
-            for site in current.messages
+            for site in sorted({*current.messages, *failures})
             if site in failures or site in sampled
         }
         for upload in came.uploads:

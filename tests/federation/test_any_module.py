@@ -75,7 +75,7 @@ def test_from_the_first_round_to_an_adapted_site(
         "personal.safetensors",
         "previous.safetensors",
     ]
-    personal = PersonalModel.load(folder)
+    personal = PersonalModel.load(folder, trust_code=True)
     found = personal.predict(examples()).probabilities
     torch.testing.assert_close(found.sum(-1).float(), torch.ones(5))
     for name, buffer in fresh.named_buffers():
@@ -119,7 +119,7 @@ def test_sites_with_disks_of_their_own_get_the_figures_of_the_simulation(
     deployed = federate("deployed", grid=sites(tmp_path, 3), **words)
     site.forget()
     assert deployed.metrics == federate("simulated", clients=3, **words).metrics
-    PersonalModel.load(tmp_path / "disk-2" / "deployed" / "site-2").predict(examples())
+    PersonalModel.load(tmp_path / "disk-2" / "deployed" / "site-2", trust_code=True).predict(examples())
 
 
 @pytest.mark.parametrize("method", ["pfedbayes", "sfedbayes"])
@@ -130,7 +130,7 @@ def test_exported_networks_are_the_mean_network(
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
     run = federate(clients=2, model=named(network), method=method, **SHORT)
-    personal = PersonalModel.load(tmp_path / "state" / run.folder.name / "0")
+    personal = PersonalModel.load(tmp_path / "state" / run.folder.name / "0", trust_code=True)
     out, x = tmp_path / "out", examples()
     expected = personal.point_probabilities(x)
     if network in WITHOUT_ONNX:
@@ -155,14 +155,14 @@ def test_frozen_weights_stay_as_they_are_and_count_in_the_fingerprint(
 ) -> None:
     run = federate(clients=2, model=named("half_frozen"), **SHORT)
     assert run.tensors["w"].shape == (2, 16 * 10 + 10)
-    personal = PersonalModel.load(tmp_path / "state" / "run" / "0")
+    personal = PersonalModel.load(tmp_path / "state" / "run" / "0", trust_code=True)
     fresh = start_of("half_frozen")
     for name, constant in frozen(fresh).items():
         assert torch.equal(personal.state_dict()[name], constant)
 
     monkeypatch.setattr(networks_of_users, "half_frozen", networks_of_users.another_frozen)
     with pytest.raises(ModelError, match="has other parameters than the one that was trained"):
-        PersonalModel.load(tmp_path / "state" / "run" / "0")
+        PersonalModel.load(tmp_path / "state" / "run" / "0", trust_code=True)
     with pytest.raises(ModelError, match="has other parameters than the one of the run run"):
         next(adapt(Finished.open(run.folder), torch.rand(4, 1, 8, 8), torch.arange(4), "new"))
 

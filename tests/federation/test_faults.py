@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
 from harness import Outcome
-from inprocess import InProcessGrid
+from inprocess import Clock, InProcessGrid
 
 from strategies import StrategyError
 
@@ -70,7 +70,7 @@ FAULTS = {
     garbage: "unreadable arrays",
     no_arrays: 'no arrays named "w"',
     error: "No space left on device",
-    silence: "no answer within 600 s",
+    silence: "no answer",
 }
 
 
@@ -209,3 +209,74 @@ def test_a_client_that_leaves_and_one_that_comes_late(federate: Federate) -> Non
         for number in range(1, 5)
     }
     assert trained == {1: ["0", "1", "2"], 2: ["0", "1", "2"], 3: ["1", "2", "3"], 4: ["1", "2", "3"]}
+
+
+class Lingering:
+    """Site 2 gets stuck in round 2, and sends its answer when the others are in round `back`."""
+
+    def __init__(self, grid: InProcessGrid, back: int) -> None:
+        self.grid, self.back = grid, back
+        self.kept: Message | None = None
+        self.asked: list[int] = []  # the rounds in which site 2 was asked something
+
+    def __call__(self, number: int, message: Message, reply: Message) -> Message | None:
+        if "exchange" not in message.content:
+            return reply
+        at = int(message.content["exchange"]["round"])  # type: ignore
+        if number == 0 and at == self.back and self.kept:
+            self.grid.replies[self.kept.metadata.reply_to_message_id] = self.kept
+        if number != 2:
+            return reply
+        self.asked.append(at)
+        if at != 2:
+            return reply
+        self.kept = reply
+        return None
+
+
+def test_a_silent_site_is_waited_for_once_and_takes_part_again_when_it_answers(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    grid = InProcessGrid({}, 4)
+    grid.interfere = site = Lingering(grid, back=4)
+    monkeypatch.setattr("strategies.rounds.exchange.time", clock)
+    run = federate(grid=grid, rounds=6, min_clients=3)
+    assert clock.slept < 60, "not ten minutes, and only once"
+    assert site.asked == [1, 2, 5, 6, 7]
+    assert [row["clients_failed"] for row in run.rows[1:]] == ["0", "1", "1", "1", "0", "0"]
+    told = [row["status"] for row in run.clients if row["site"] == "2" and row["round"] in "234"]
+    assert told[0].startswith("failed: no answer within 3")
+    assert told[1:] == ["failed: no answer yet to an earlier round; it is not waited for"] * 2
+
+
+@pytest.mark.parametrize("words", [{"straggler_cutoff": 0}, {"min_clients": 4}], ids=["off", "needed"])
+def test_where_everybody_is_waited_for_it_takes_the_whole_timeout(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch, words: dict[str, int]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("strategies.rounds.exchange.time", clock)
+
+    def interfere(number: int, message: Message, reply: Message) -> Message | None:
+        return None if number == 2 and message.metadata.message_type == "train" else reply
+
+    try:
+        federate(interfere=interfere, rounds=1, **words)
+    except StrategyError as error:
+        assert "fewer than 4" in str(error)
+    assert clock.slept >= 600
+
+
+def test_a_site_that_stays_away_is_counted_in_every_round(federate: Federate) -> None:
+    grid = InProcessGrid({}, 4)
+
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        if number == 0 and message.metadata.message_type == "train":
+            grid.offline = {3} if message.content["exchange"]["round"] >= 1 else set()  # type: ignore
+        return reply
+
+    grid.interfere = interfere
+    run = federate(grid=grid)
+    assert [row["clients_failed"] for row in run.rows[2:]] == ["1"] * 3
+    told = {row["status"] for row in run.clients if row["site"] == "3" and int(row["round"]) > 1}
+    assert told == {"failed: it cannot be reached"}

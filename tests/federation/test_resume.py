@@ -1,8 +1,11 @@
 """A run killed at any moment and resumed ends like one that was never stopped."""
 
+import errno
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +14,9 @@ from harness import Outcome
 from inprocess import InProcessGrid
 
 from client_app.site import forget
+from server_app import runs
 from server_app.runs import RunFolder
-from server_app.stored import RunError, read_rows
+from server_app.stored import RunError, read_config, read_rows
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]
@@ -221,3 +225,38 @@ def test_a_site_that_comes_back_with_other_data_is_told_so(federate: Federate, t
     (tmp_path / "sites" / "east.csv").write_text((tmp_path / "sites" / "east.csv").read_text() + "\n0,1,1")
     forget()
     assert federate("run", grid=InProcessGrid({}, 2, node_configs=meant), **again).state == "finished"
+
+
+def test_a_full_disk_at_the_coordinator_is_one_sentence_and_a_true_state(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = federate("calm")
+    real, folder = runs.replace_file, federate.latest.folder.parent / "run"  # type: ignore[attr-defined]
+    full = False
+
+    def write(path: Path, data: bytes, durable: bool = True) -> None:
+        nonlocal full
+        full = full or (
+            path.name == "checkpoint.safetensors" and b'"round": "3"' in data[:4000].replace(b":", b": ")
+        )
+        if full and (folder / runs.RESERVE).exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        real(path, data, durable)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "replace_file", write)
+        with pytest.raises(
+            RunError, match=r"run cannot be written: No space left on device\. .* \(--resume run\)\."
+        ):
+            federate("run")
+    config = read_config(folder)
+    assert full and config and config["state"] == "failed" and "No space left" in config["message"]
+    assert not (folder / runs.RESERVE).exists()
+    assert federate("run", resume=True).metrics == calm.metrics
+
+
+def test_room_is_asked_for_before_a_run_begins(federate: Federate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda _: SimpleNamespace(free=10 * 2**20))
+    with pytest.raises(RunError, match=r"has 10 MB left, and this run takes 32 MB; make room"):
+        federate()
+    assert federate.latest.rows == [] and federate.latest.state == "failed"  # type: ignore[attr-defined]

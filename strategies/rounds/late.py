@@ -1,0 +1,37 @@
+"""Sites that were too late once: they were asked, and nobody waits for them until they answer.
+
+A silent site would else cost every round the whole `round-timeout`. Whoever did not answer in time has one message that
+it may still answer; meanwhile it is asked nothing more, so that it has no old rounds to work off when it is back. Its
+late answer counts for nothing but that: from then on it takes part again.
+"""
+
+import time
+from collections.abc import Mapping
+
+from flwr.serverapp import Grid
+
+from strategies.rounds.exchange import UNPACKABLE
+
+
+class Late:
+    """Who is not waited for: site → the message it was sent, and until when its answer can be had."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, tuple[str, float]] = {}
+
+    def note(self, unanswered: Mapping[str, str], until: float) -> None:
+        """These sites have not answered the messages of these ids."""
+        self.waiting |= {site: (message, until) for site, message in unanswered.items()}
+
+    def hear(self, grid: Grid) -> None:
+        """Whoever has answered by now, or whose message is no more, may be asked again."""
+        for site, (message, until) in list(self.waiting.items()):
+            try:
+                answered = time.monotonic() > until or bool(list(grid.pull_messages([message])))
+            except UNPACKABLE:  # whatever it is, it is an answer
+                answered = True
+            if answered:
+                del self.waiting[site]
+
+    def reasons(self) -> dict[str, str]:
+        return dict.fromkeys(sorted(self.waiting), "no answer yet to an earlier round; it is not waited for")
