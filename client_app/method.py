@@ -105,6 +105,8 @@ class ClientMethod(ABC):
         self.device = device
         # stream(round, purpose): this client's random numbers for one purpose in one round
         self.stream: Callable[..., torch.Generator] = partial(stream, settings.seed, site, device=device)
+        # augmentation(round, purpose): what is done to the batches of this purpose; None where nothing is
+        self.augmentation = None if settings.augment == "none" else self._flip_crop
 
     @classmethod
     def check(cls, settings: Settings) -> None:
@@ -114,10 +116,8 @@ class ClientMethod(ABC):
                 f"augment={settings.augment} changes batches, which method={settings.method} does not take."
             )
 
-    def augmentation(self, server_round: int, purpose: str = "train") -> Augment | None:
-        """What is done to the batches of this purpose, from a stream of its own; None without `augment`."""
-        if self.settings.augment == "none":
-            return None
+    def _flip_crop(self, server_round: int, purpose: str = "train") -> Augment:
+        """From a stream of its own, so that nothing else moves."""
         return FlipCrop(self.stream(server_round, f"augment {purpose}"), float(self.x.min()))
 
     @abstractmethod

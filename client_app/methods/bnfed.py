@@ -59,7 +59,7 @@ class BNFed(ClientMethod):
             adam_beta2=self.settings.adam_beta2,
             generator=self.stream(server_round, "train"),
             likelihood=self.likelihood,
-            augment=self.augmentation(server_round),
+            augment=self.augmentation and self.augmentation(server_round),
         )
         return Trained({}, {"w": trained.v}, {"loss": loss}, {"w": "own"} if "own" in received else {})
 

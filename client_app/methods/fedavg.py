@@ -58,13 +58,15 @@ class FedAvg(ClientMethod):
             generator=self.stream(server_round, purpose),
             likelihood=self.likelihood,
             terms=terms,
-            augment=self.augmentation(server_round, purpose),
+            augment=self.augmentation and self.augmentation(server_round, purpose),
         )
 
     def mean_loss(self, state: Tensors, received: Tensors, server_round: int | None = None) -> MeanLoss:
         """The loss, for a method that takes steps of its own from the server's weights; in a round, in training."""
         buffers = {**buffers_in(state), **statistics_in(received)}
-        augment = None if server_round is None else self.augmentation(server_round)
+        augment = None
+        if server_round is not None and self.augmentation is not None:
+            augment = self.augmentation(server_round)
         return MeanLoss(self.network, self.x, self.y, self.likelihood, buffers, augment)
 
     def batches(self, server_round: int, purpose: str = "train") -> Iterator[Tensor]:

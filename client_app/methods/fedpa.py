@@ -68,7 +68,7 @@ class FedPA(FedAvg):
             adam_beta2=self.settings.adam_beta2,
             generator=self.stream(server_round, "train"),
             likelihood=self.likelihood,
-            augment=self.augmentation(server_round),
+            augment=self.augmentation and self.augmentation(server_round),
             after_step=Sampler(delta, options.burn_in, options.sample_steps) if samples else None,
         )
         kept = with_buffers({}, trained.buffers)

@@ -61,7 +61,7 @@ class PFedBayes(ClientMethod):
             self.stream(server_round, "train"),
             self.likelihood,
             gates=self.stream(server_round, "gates"),
-            augment=self.augmentation(server_round),
+            augment=self.augmentation and self.augmentation(server_round),
         )
         return Trained(updated.personal.state_dict(), {"w": updated.w}, {"loss": updated.loss})
 

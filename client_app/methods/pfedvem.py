@@ -73,7 +73,7 @@ class PFedVEM(ClientMethod):
         """Steps on −log p + KL(head ‖ prior), in place."""
         optimiser = self.optimiser(head, self.options.lr_personal)
         generator = self.stream(server_round, "draws of the head")
-        augment = self.augmentation(server_round, "head")
+        augment = self.augmentation and self.augmentation(server_round, "head")
         for batch in self.batches(self.options.head_steps, server_round, "head"):
             gradient = self.heads.kl_gradient_q(head, prior)
             draws = self.draws(head, generator)
@@ -86,7 +86,7 @@ class PFedVEM(ClientMethod):
         """Steps on the mean loss under drawn heads, in place; that loss."""
         optimiser = self.optimiser(body, self.settings.lr_global)
         generator, loss = self.stream(server_round, "draws for the body"), torch.zeros((), device=self.device)
-        augment = self.augmentation(server_round)
+        augment = self.augmentation and self.augmentation(server_round)
         for batch in self.batches(self.settings.local_steps, server_round, "train"):
             value, by_body, _ = self.losses(body, self.draws(head, generator), batch, augment)
             optimiser.step(by_body / len(batch))

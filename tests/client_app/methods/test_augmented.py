@@ -8,6 +8,7 @@ from quadratic import client_of, settings_of
 from torch import Tensor
 
 import strategies
+from bayes_core.inference.augment import FlipCrop
 from bayes_core.networks import dnn
 from client_app.method import Tensors
 from fedbayes.launch.app_bundle import methods
@@ -50,9 +51,9 @@ def test_batches_and_noise_are_those_of_a_run_without_it(monkeypatch: pytest.Mon
 
 def test_the_darkest_value_fills_the_margin() -> None:
     client = client_of(NETWORK, *data(), "fedavg", augment="flip-crop")
+    assert client.augmentation is not None
     augment = client.augmentation(1)
-    assert augment is not None and augment.fill == float(client.x.min())  # type: ignore[attr-defined]
-    assert client_of(NETWORK, *data(), "fedavg").augmentation(1) is None
+    assert isinstance(augment, FlipCrop) and augment.fill == float(client.x.min())
 
 
 def test_what_cannot_be_augmented_is_refused() -> None:
