@@ -152,7 +152,7 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
     reply = RecordDict()
     if said[key.EVALUATE]:
         models = method.models(state, received)
-        reply.update(measure(method, site, models, number))
+        reply.update(measure(method, site, models, number, one.tells_labels))
         if said.get(key.CLOSING) and "pm" in models:
             made = models["pm"].tensors()
             if not holds(state, made):  # it is made from what was received

@@ -4,11 +4,12 @@ Tallies (bayes_core/predict/metrics.py) and binned counts: all that leaves a sit
 """
 
 from flwr.app import MetricRecord
+from torch import Tensor
 
 from bayes_core.families import wide
 from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import fit_temperature, scale
-from bayes_core.predict.histograms import entropy_counts
+from bayes_core.predict.histograms import confusion_counts, entropy_counts, score_counts
 from bayes_core.predict.metrics import tally, tally_numbers
 from bayes_core.predict.predictor import Predictor
 from client_app.calibrate import validated
@@ -21,8 +22,20 @@ from fedbayes.protocol.messages import COUNTS
 Records = dict[str, MetricRecord]
 
 
-def measure(method: ClientMethod, site: Site, models: dict[str, Predictor], server_round: int) -> Records:
-    """Records for the reply: a tally for each model and way of predicting, and what else is told of the models."""
+MOST_CLASSES = 30  # of which single ones are told
+
+
+def measure(
+    method: ClientMethod,
+    site: Site,
+    models: dict[str, Predictor],
+    server_round: int,
+    tells_labels: bool = False,
+) -> Records:
+    """Records for the reply: a tally for each model and way of predicting, and what else is told of the models.
+
+    `tells_labels`: how many examples of each class are here is no secret, nor how each class fares.
+    """
     records: Records = {}
     nonzero: dict[str, float] = {}  # of sparse models
     temperatures: dict[str, float] = {}  # where they are fitted
@@ -30,8 +43,12 @@ def measure(method: ClientMethod, site: Site, models: dict[str, Predictor], serv
     sizes = [shape.numel() for shape in shapes_of(site.network).values()]
     for name, model in models.items():
         if site.data.classes:
-            found, counts[f"{name}_entropy"], fitted = _classes(method, site, name, model, server_round)
+            found, predicted, fitted = _classes(method, site, name, model, server_round)
+            counts[f"{name}_entropy"] = entropy_counts(predicted)
             records |= found
+            if tells_labels and not site.data.many and len(site.data.classes) <= MOST_CLASSES:
+                counts[f"{name}_confusion"] = confusion_counts(predicted, site.data.y_test)
+                counts[f"{name}_scores"] = score_counts(predicted, site.data.y_test)
             if fitted is not None:
                 temperatures[name] = fitted
         else:
@@ -52,9 +69,9 @@ def measure(method: ClientMethod, site: Site, models: dict[str, Predictor], serv
 
 def _classes(
     method: ClientMethod, site: Site, name: str, model: Predictor, server_round: int
-) -> tuple[Records, list[int], float | None]:
+) -> tuple[Records, Tensor, float | None]:
     """Tallies of the predictive, of the posterior-mean network, of the predictive on validation data and, where it is
-    asked for, at its temperature; binned entropies; and that temperature."""
+    asked for, at its temperature; the predictive's probabilities; and that temperature."""
     x, y, settings = (
         site.data.x_test,
         site.data.y_test.reshape(-1),
@@ -73,7 +90,7 @@ def _classes(
             fitted = fit_temperature(held, told)
             tallies[f"{name}_scaled"] = tally(scale(found.probabilities, fitted), y)
     records = {title: MetricRecord(dict(sums)) for title, sums in tallies.items()}
-    return records, entropy_counts(found.probabilities), fitted
+    return records, found.probabilities, fitted
 
 
 def _numbers(

@@ -55,6 +55,7 @@ class Participant:
     card: str  # what its files say about themselves
     folder: Path  # for its personal state
     real: bool  # a site of its own, not one of a simulation
+    tells_labels: bool  # how many examples of each class are here is no secret
     data_changed: bool  # its owner knows that its data are not those that the run began with
 
 
@@ -78,7 +79,18 @@ def participant(config: NodeConfig, settings_text: str, agreed: str | None) -> P
     folder = site.states / run / site.name
     real = is_real(dict(config))
     changed = dict(config).get("data-changed", False if real else settings.data_changed) in (True, "true")
-    return Participant(settings, site, method, stages_of(method), method.codec, card, folder, real, changed)
+    return Participant(
+        settings,
+        site,
+        method,
+        stages_of(method),
+        method.codec,
+        card,
+        folder,
+        real,
+        shares_labels(dict(config)),
+        changed,
+    )
 
 
 def is_real(config: Mapping[str, object]) -> bool:

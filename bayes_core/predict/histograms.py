@@ -13,6 +13,7 @@ from bayes_core.families import Family
 from bayes_core.predict.uncertainty import entropy
 
 ENTROPY_BINS = 20  # from 0, certain, to 1, a uniform guess
+SCORE_BINS = 50  # of a class's probability, from 0 to 1
 LAMBDA_BINS = 40  # from 0 to 1
 SIGMA_PER_DECADE = 400  # bins 0.6 % wide: after training most σ lie within a few per cent of each other
 SIGMA_FROM, SIGMA_TO = -4, 1  # log10 of σ; what lies beyond counts in the outermost bins
@@ -28,6 +29,21 @@ def relative_entropy(probabilities: Tensor) -> Tensor:
 def entropy_counts(probabilities: Tensor) -> list[int]:
     """How many examples have which relative entropy."""
     return _count(relative_entropy(probabilities) * ENTROPY_BINS, ENTROPY_BINS)
+
+
+def confusion_counts(probabilities: Tensor, y: Tensor) -> list[int]:
+    """How many examples of each class were taken for which: true × predicted, row by row."""
+    classes = probabilities.shape[-1]
+    return _count(y.cpu() * classes + probabilities.cpu().argmax(-1), classes**2)
+
+
+def score_counts(probabilities: Tensor, y: Tensor) -> list[int]:
+    """How probable each class was, of examples that are not of it and of those that are: class × 2 × bin."""
+    p, classes = probabilities.cpu().double(), probabilities.shape[-1]
+    bins = (p * SCORE_BINS).long().clamp_(0, SCORE_BINS - 1)
+    true = torch.arange(classes)[None] == y.cpu()[:, None]
+    places = (torch.arange(classes)[None] * 2 + true) * SCORE_BINS + bins
+    return _count(places.flatten(), 2 * classes * SCORE_BINS)
 
 
 def weight_counts(family: Family, v: Tensor, sizes: Sequence[int]) -> dict[str, list[int] | list[float]]:

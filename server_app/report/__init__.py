@@ -8,7 +8,7 @@ from bayes_core.predict.forecast import LEVEL
 from fedbayes.protocol.columns import MODELS, SHOWN, Metric, columns_of
 from fedbayes.protocol.files import replace_file
 from fedbayes.protocol.settings import defaults
-from server_app.report import certainty, clients, clusters, progress, weights
+from server_app.report import certainty, classes, clients, clusters, progress, weights
 from server_app.report.figure import Table, as_share, headline, interval, shown
 from server_app.report.files import Run, read_run
 from server_app.report.page import page
@@ -53,6 +53,7 @@ def render(run: Run) -> str:
                 certainty.uncertainty(run),
                 certainty.histograms(run),
             ],
+            "classes": [classes.classes(run, model) for model in MODELS],
             "clusters": [clusters.heat_map(run), clusters.eigenvalues(run), clusters.memberships(run)],
             "own": own,
             "cost": [

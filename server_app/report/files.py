@@ -80,6 +80,20 @@ class Tally(BaseModel):
                       for name in names})  # fmt: skip
 
 
+class ByClass(BaseModel):
+    """Of sites that tell their labels: true × predicted, and for each class binned probabilities, false and true."""
+
+    confusion: Numbers
+    scores: Numbers
+    sites: int
+
+    def scores_of(self, place: int, classes: int) -> tuple[Numbers, Numbers]:
+        """Of the examples that are not of this class, and of those that are."""
+        bins = len(self.scores) // (2 * classes)
+        start = 2 * place * bins
+        return self.scores[start : start + bins], self.scores[start + bins : start + 2 * bins]
+
+
 def _binned(tally: Any) -> Any:
     """A regression's tally has no confidence to bin."""
     return None if isinstance(tally, dict) and "bin_n" not in tally else tally
@@ -93,6 +107,7 @@ class Evaluation(BaseModel):
     gm: Annotated[Tally | None, BeforeValidator(_binned)] = None
     pm_ranks: Ranks | None = None  # of a regression: where targets fell in their predictives
     gm_ranks: Ranks | None = None
+    classes: dict[str, ByClass] = {}
     sites: dict[str, Counts] = {}
     weights: Weights = Weights()
 

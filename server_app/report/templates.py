@@ -114,6 +114,7 @@ REPORT = """\
 {% endif %}
 {% endset %}
 {{ parts.section("Result", figures.result, first=first | trim) }}
+{{ parts.section("Classes", figures.classes) }}
 {{ parts.section("Calibration and uncertainty", figures.certainty) }}
 {{ parts.section("Clusters", figures.clusters) }}
 {{ parts.section(method, figures.own) }}

@@ -10,6 +10,7 @@ from bayes_core.predict.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS
 from bayes_core.predict.metrics import TALLY_LENGTHS, add
 from fedbayes.protocol.columns import MODELS
 from fedbayes.protocol.messages import COUNTS
+from strategies.rounds.by_class import by_class
 from strategies.rounds.exchange import Replies
 from strategies.rounds.replies import Reply, read_tally
 from strategies.rounds.roster import Site
@@ -45,6 +46,7 @@ def evidence(
     pooled = {model: add(several) for model, several in tallies.items() if several}
     return {
         **pooled,
+        "classes": by_class(replies, sites),
         "sites": told,
         "weights": {key: _pool(key, some) for key, some in weights.items() if some},
     }

@@ -23,6 +23,7 @@ from fedbayes.model.adapt import adapt
 from fedbayes.model.export import export, read_pruned
 from fedbayes.model.finished import Finished
 from fedbayes.model.personal import PersonalModel
+from fedbayes.protocol.agreement import Claim
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from fedbayes.protocol.user_code import UserCodeError
@@ -205,6 +206,12 @@ def test_another_start_has_the_same_frozen_weights_at_every_site() -> None:
     """K starts differ in what is trained; what is frozen is nobody's to send."""
     settings = Settings.parse(defaults() | {"model": named("half_frozen"), "run-name": "a"})
     here = fingerprint(start_of("half_frozen"))
-    one = SimpleNamespace(input_shape=(1, 8, 8), classes=tuple("0123456789"), fingerprint=here, name="0")
+    one = SimpleNamespace(
+        input_shape=(1, 8, 8),
+        classes=tuple("0123456789"),
+        fingerprint=here,
+        name="0",
+        claim=Claim((), (), False),
+    )
     first, other = _network(settings, one), _network(settings, one, "start", 1)
     assert flatten(first).shape == flatten(other).shape and not torch.equal(flatten(first), flatten(other))

@@ -8,6 +8,9 @@ from flwr.app import Array, ConfigRecord, Message, MetricRecord
 from harness import Outcome
 from inprocess import InProcessGrid
 
+from fedbayes.protocol import codec
+from fedbayes.protocol.npy import numbers_of
+
 Federate = Callable[..., Outcome]
 Change = Callable[[Any], None]
 
@@ -182,8 +185,9 @@ def test_an_upload_that_is_too_large_is_not_unpacked(
     federate: Federate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unpacked: list[int] = []
-    numpy = Array.numpy
-    monkeypatch.setattr(Array, "numpy", lambda self: (unpacked.append(len(self.data)), numpy(self))[1])
+    monkeypatch.setattr(
+        codec, "numbers_of", lambda array: (unpacked.append(len(array.data)), numbers_of(array))[1]
+    )
 
     def huge(content: Any) -> None:
         content["w"]["mu"] = Array("float32", (10**6,), "numpy.ndarray", bytes(4 * 10**6))

@@ -26,6 +26,7 @@ ALWAYS = {
     "seconds",
     "traffic",
 }
+CLASSES = {"classes-pm", "classes-gm"}
 
 
 @pytest.fixture
@@ -40,13 +41,13 @@ def figures(run: Outcome) -> set[str]:
 @pytest.mark.parametrize(
     ("settings", "more"),
     [
-        ({"method": "pfedbayes"}, {"sigma"}),
-        ({"method": "sfedbayes"}, {"sigma", "inclusion", "layers"}),
-        ({"method": "cfedbayes", "layout": "rotated"}, {"sigma", "kl", "eigenvalues", "memberships"}),
+        ({"method": "pfedbayes"}, {"sigma"} | CLASSES),
+        ({"method": "sfedbayes"}, {"sigma", "inclusion", "layers"} | CLASSES),
+        ({"method": "cfedbayes", "layout": "rotated"}, {"sigma", "kl", "eigenvalues", "memberships"} | CLASSES),
         ({"method": "cfedbayes", "family": "spike-slab"},
-         {"sigma", "inclusion", "layers", "kl", "eigenvalues", "memberships"}),
-        ({"method": "fedavg"}, set()),
-        ({"method": "local"}, set()),
+         {"sigma", "inclusion", "layers", "kl", "eigenvalues", "memberships"} | CLASSES),
+        ({"method": "fedavg"}, {"classes-gm"}),
+        ({"method": "local"}, {"classes-pm"}),
     ],
 )  # fmt: skip
 def test_every_method_has_its_figures(federate: Federate, settings: dict[str, str], more: set[str]) -> None:
@@ -91,7 +92,7 @@ def test_failed_replies_are_listed(federate: Federate) -> None:
         return None if exchange and exchange["round"] == 2 and number == 1 else reply
 
     run = federate(interfere=late)
-    assert figures(run) == ALWAYS | {"sigma", "failed"}
+    assert figures(run) == ALWAYS | CLASSES | {"sigma", "failed"}
     page = (run.folder / "report.html").read_text("utf-8")
     assert '<td class="n">2</td><td>1</td><td class="why">no answer within 600 s</td>' in page
 
@@ -122,7 +123,7 @@ def test_the_command_rebuilds_it_and_compares(
     assert answer.strip() == str(first.folder / "report.html")
     assert (first.folder / "report.html").read_text("utf-8") == before
     answer = fedbayes("compare", str(first.folder), str(second.folder), "--to", "both")
-    assert "| pFedBayes | 1 |" in answer
+    assert "pFedBayes" in answer and "| pFedBayes | 1 |" in (tmp_path / "both.md").read_text("utf-8")
     assert sorted(path.name for path in tmp_path.glob("both.*")) == ["both.csv", "both.html", "both.md"]
 
 

@@ -1,0 +1,48 @@
+"""What sites tell of single classes: who was taken for whom, and how probable each class was where it was true.
+
+Only sites that may tell their labels do so (`share-labels`), in counts that add up over sites.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import MetricRecord
+
+from bayes_core.predict.histograms import SCORE_BINS
+from fedbayes.protocol.columns import MODELS
+from fedbayes.protocol.messages import COUNTS
+from strategies.rounds.exchange import Replies
+from strategies.rounds.roster import Site
+
+
+def by_class(replies: Replies, sites: Mapping[str, Site]) -> dict[str, dict[str, Any]]:
+    """For each model `confusion` (true × predicted), `scores` (class × false, true × bin) and how many `sites` told.
+
+    Counts that do not add up to a site's test examples are left out.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, content in replies.content.items():
+        site, record = sites[name], content.get(COUNTS)
+        said = dict(record) if isinstance(record, MetricRecord) else {}
+        classes = len(site.classes)
+        for model in MODELS:
+            confusion = _counts(said.get(f"{model}_confusion"), classes**2, site.n_test)
+            scores = _counts(said.get(f"{model}_scores"), 2 * classes * SCORE_BINS, site.n_test * classes)
+            if confusion is None or scores is None or site.labels is None:
+                continue
+            total = found.setdefault(
+                model, {"confusion": [0] * len(confusion), "scores": [0] * len(scores), "sites": 0}
+            )
+            total["confusion"] = [a + b for a, b in zip(total["confusion"], confusion, strict=True)]
+            total["scores"] = [a + b for a, b in zip(total["scores"], scores, strict=True)]
+            total["sites"] += 1
+    return found
+
+
+def _counts(given: Any, length: int, total: int) -> list[int] | None:
+    """Whole numbers of at least 0, so many of them and with this sum."""
+    if not isinstance(given, list) or len(given) != length:
+        return None
+    if not all(isinstance(one, int | float) and one >= 0 and one == int(one) for one in given):
+        return None
+    return [int(one) for one in given] if sum(given) == total else None
