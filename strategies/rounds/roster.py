@@ -62,6 +62,9 @@ class Roster:
         self._asked: set[int] = set()
         self._error = ""
         self.sites: dict[str, Site] = {}
+        self.joined: Callable[[Site], None] = lambda site: (
+            None
+        )  # hears of those who come while a run is under way
         self.online: list[str] = []
         self.known: set[int] = (
             set()
@@ -133,6 +136,8 @@ class Roster:
                 self._leave_out(problem)
             else:
                 self.sites[site.name] = site
+                if started:
+                    self.joined(site)
 
     def _hello(self, nodes: list[int], seconds: float) -> list[Site]:
         """The sites that answer usably, in the order of their nodes; the others are left out."""
