@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedbayes.protocol import messages as key
-from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
+from fedbayes.protocol.agreement import Agreement, Claim
 from fedbayes.protocol.settings import NAME, Settings
 from strategies.rounds.exchange import GRACE, Nearby, exchange, patience
 from strategies.rounds.majority import majority_of, majority_of_claims
@@ -173,11 +173,11 @@ class Roster:
         claims = {site.name: site.claim for site in sorted(sites, key=lambda site: site.name)}
         try:
             self.agreement = Agreement.of(claims)
-        except Disagreement as error:
+        except Exception as error:  # a Disagreement names two sites; claims come from other machines
             most = majority_of_claims(claims, self._settings.min_clients)
             if not most:
                 raise StrategyError(shown(error, LONGEST)) from None
-            self.agreement = Agreement.of({name: claims[name] for name in claims if name in most})
+            self.agreement = Agreement.of({name: claims[name] for name in claims if name in most})  # they fit
             self._leave_out_of_majority([site.name for site in sites if site.name not in most], str(error))
             sites = [site for site in sites if site.name in most]
         for site in sites:
