@@ -69,9 +69,7 @@ def run(grid: Grid, settings: Settings) -> None:
     facts: dict[str, Any] = {
         "clients": max(one.partitions, len(roster.sites)),
         "partitions": one.partitions,
-        "sites": {
-            site.name: {"n_train": site.n_train, "n_test": site.n_test} for site in roster.sites.values()
-        },
+        "sites": {site.name: _sizes(site) for site in roster.sites.values()},
         "classes": list(roster.agreement.classes),
         "agreement": asdict(roster.agreement),
         "model": {"name": settings.model, "fingerprint": one.fingerprint, "inputs": list(one.input_shape)},
@@ -177,6 +175,7 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
         state = State.of(tensors, memory["method"])
     folder.require_room(sum(tensor.nbytes for tensor in (*state.sent.values(), *state.kept.values())))
     folder.begin(done + 1)
+    roster.joined = lambda site: folder.add_site(site.name, _sizes(site))
     emit(
         "start", run=settings.run_name, folder=str(folder.path), uuid=folder.config["uuid"],
         round=max(done, 0) + 1, rounds=settings.rounds, sites=len(roster.sites), method=settings.method,
@@ -190,6 +189,10 @@ def _weights(network: nn.Module, bayesian: bool) -> dict[str, int]:
     learned = sum(shape.numel() for shape in shapes_of(network).values())
     constant = sum(parameter.numel() for parameter in frozen(network).values())
     return {"bayesian": learned * bayesian, "plain": learned * (not bayesian), "frozen": constant}
+
+
+def _sizes(site: Site) -> dict[str, int]:
+    return {"n_train": site.n_train, "n_test": site.n_test}
 
 
 def _network(settings: Settings, one: Site, *words: int | str) -> nn.Module:

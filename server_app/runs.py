@@ -173,6 +173,11 @@ class RunFolder:
             (self.path / RESERVE).unlink()  # a full disk: this is what it is for
             replace_file(self.path / "config.json", content)
 
+    def add_site(self, name: str, sizes: Mapping[str, int]) -> None:
+        """One that has come while the run is under way."""
+        self.config["sites"] = {**self.config["sites"], name: dict(sizes)}
+        self.set_state(self.config["state"])
+
     def close(self) -> None:
         with suppress(OSError):
             (self.path / RESERVE).unlink(missing_ok=True)

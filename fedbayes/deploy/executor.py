@@ -1,7 +1,7 @@
 """Carries out a site's messages, each in a process of its own, forked from one that has imported PyTorch already.
 
 Flower starts a new Python for every message, whose imports alone take seconds of processor time. So `fedbayes site`
-runs Flower's SuperExec as `python -m fedbayes.deploy.executor ADDRESS PARENT`. It forks once, before Flower is
+runs Flower's SuperExec as `python -m fedbayes.deploy.executor ADDRESS PARENT SECRET`. It forks once, before Flower is
 imported: the second process imports what is the same for every run, and forks again for each message. The app itself
 comes with the run; every message imports it anew, from the bundle that the coordinator has sent.
 
@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbayes.deploy import resident
@@ -39,20 +40,20 @@ OTHERWISE = (
 )  # what a SuperNode is told of its executor
 
 
-def command(address: str) -> list[str]:
-    """The SuperExec of the SuperNode that this process is going to be."""
-    return [sys.executable, "-P", "-m", "fedbayes.deploy.executor", address, str(os.getpid())]
+def command(address: str, secret: Path) -> list[str]:
+    """The SuperExec of a SuperNode, both started by the process that this one is going to be."""
+    return [sys.executable, "-P", "-m", "fedbayes.deploy.executor", address, str(os.getpid()), str(secret)]
 
 
 def main() -> None:
-    address, parent = sys.argv[1:]
+    address, parent, secret = sys.argv[1:]
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         ours.close()
         wait_for_messages(theirs)
     else:
         theirs.close()
-        run_superexec(address, int(parent), ours)
+        run_superexec(address, int(parent), ours, Path(secret).read_bytes())
 
 
 def wait_for_messages(requests: socket.socket) -> None:
@@ -88,7 +89,7 @@ def carry_out_one(line: str) -> None:
     sys.modules[CLIENT_APP].flwr_clientapp()
 
 
-def run_superexec(address: str, parent: int, requests: socket.socket) -> None:
+def run_superexec(address: str, parent: int, requests: socket.socket, secret: bytes) -> None:
     """Flower's own loop, which ends with its parent."""
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor import LaunchResult, SubprocessExecutor
@@ -110,7 +111,7 @@ def run_superexec(address: str, parent: int, requests: socket.socket) -> None:
 
     superexec = importlib.import_module("flwr.supercore.superexec.run_superexec")
     superexec.get_executor = lambda *_, **__: Forking()  # type: ignore[attr-defined]
-    superexec.run_superexec(address, insecure=True, parent_pid=parent)
+    superexec.run_superexec(address, insecure=True, superexec_auth_secret=secret, parent_pid=parent)
 
 
 def fits(extra: Sequence[str]) -> bool:

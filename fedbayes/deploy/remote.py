@@ -5,6 +5,7 @@ Everything goes through Flower's own commands (run, log, list, stop), which know
 
 import json
 import os
+import re
 import select
 import subprocess
 import tempfile
@@ -38,6 +39,10 @@ from server_app.rows import counted, duration
 SILENCE = 60.0  # seconds without a line of log after which one asks whether the coordinator is still there
 PATIENCE = 60.0  # seconds that a coordinator may be away before the command gives up
 PAUSE = 2.0
+# Flower's words where nobody listens at the control port (yet)
+ABSENT = re.compile(
+    r"connection refused|connect(ion)? (error|failed)|failed to connect|unavailable", re.IGNORECASE
+)
 
 
 class Remote:
@@ -53,7 +58,12 @@ class Remote:
         with tempfile.TemporaryDirectory(prefix="fedbayes-") as workshop:
             app = assemble(Path(workshop) / "app", further_defaults(self.plan.settings))
             config = write_run_config(Path(workshop) / "run.toml", self.plan.settings.as_config())
-            answer = self._ask("run", str(app), self.plan.on, "-c", str(config))
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                answer = self._ask("run", str(app), self.plan.on, "-c", str(config))
+                if not ABSENT.search(_words(answer)) or time.monotonic() > deadline:
+                    break
+                time.sleep(PAUSE)  # it may only just have been started
         if not answer.get("run-id"):
             raise CommandError(f"The federation {self.plan.on} did not take the run: {_words(answer)}")
         self.number = str(answer["run-id"])

@@ -1,16 +1,18 @@
 """`fedbayes site`: Flower's SuperNode with a site's own key, data and disk."""
 
+import json
 import os
+import secrets
 import shlex
-import socket
 import ssl
-import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbayes.deploy import executor
 from fedbayes.deploy.keys import CA_CERTIFICATE, SITE_KEY
+from fedbayes.deploy.supervise import handshake
 from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import toml_value
 from fedbayes.launch.flower import environment, free_port, program
@@ -57,7 +59,7 @@ class SiteConfig:
 
 
 def start(folder: Path, address: str, config: SiteConfig, extra: Sequence[str]) -> None:
-    """Become the SuperNode of this site."""
+    """Become the watcher (supervise.py) over the SuperNode of this site and its executor."""
     folder = folder.resolve()
     for file in (CA_CERTIFICATE, SITE_KEY):
         if not (folder / file).is_file():
@@ -70,22 +72,46 @@ def start(folder: Path, address: str, config: SiteConfig, extra: Sequence[str]) 
         )
     address = address if ":" in address else f"{address}:{FLEET_PORT}"
     check_coordinator(address, folder / CA_CERTIFICATE)
-    port = str(free_port())
-    warm = executor.fits(extra)
-    command = [
-        str(program("flower-supernode")), "--superlink", address,
-        "--root-certificates", str(folder / CA_CERTIFICATE), "--auth-supernode-private-key", str(folder / SITE_KEY),
-        "--host", "127.0.0.1", "--port", port, "--isolation", "process" if warm else "subprocess",
-        "--node-config", config.node_config(), *extra,
-    ]  # fmt: skip
-    print(f"$ {shlex.join(command)}")
-    print(REFUSED, flush=True)
     os.umask(0o077)  # the personal model is this site's alone
     home = {"FLWR_HOME": str(folder / "flower")}  # of this site alone, unless its owner has chosen one
     variables = home | environment() | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
-    if warm:
-        subprocess.Popen(executor.command(f"127.0.0.1:{port}"), env=variables)
-    os.execve(command[0], command, variables)
+    port = str(free_port())
+    words: list[str] = ["--isolation", "subprocess"]
+    carrier: list[str] = []
+    if executor.fits(extra):
+        secret = _secret(Path(variables["FLWR_HOME"]), config.name)
+        words = ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+        carrier = executor.command(f"127.0.0.1:{port}", secret)
+    command = [
+        str(program("flower-supernode")), "--superlink", address,
+        "--root-certificates", str(folder / CA_CERTIFICATE), "--auth-supernode-private-key", str(folder / SITE_KEY),
+        "--host", "127.0.0.1", "--port", port, *words, "--node-config", config.node_config(), *extra,
+    ]  # fmt: skip
+    print(f"$ {shlex.join(command)}")
+    print(REFUSED, flush=True)
+    plan = {
+        "node": command,
+        "executor": carrier,
+        "address": address,
+        "authority": str(folder / CA_CERTIFICATE),
+    }
+    watcher = [sys.executable, "-P", "-m", "fedbayes.deploy.supervise", json.dumps(plan)]
+    os.execve(watcher[0], watcher, variables)
+
+
+def _secret(home: Path, name: str) -> Path:
+    """What the SuperNode and its executor know of each other: no other process here can take a message.
+
+    Flower's port for executors is open to everybody on this machine. A file that only this user can read, new for
+    every start.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    file = home / f"executor-{name}.secret"
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(secrets.token_bytes(32))
+    return file
 
 
 def check_coordinator(address: str, authority: Path) -> None:
@@ -93,16 +119,8 @@ def check_coordinator(address: str, authority: Path) -> None:
 
     A coordinator that does not answer yet is waited for, by Flower.
     """
-    host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cafile=str(authority))
-    context.set_alpn_protocols(["h2"])
     try:
-        name = host.strip("[]")
-        with (
-            socket.create_connection((name, int(port)), timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname=name),
-        ):
-            return
+        handshake(address, str(authority))
     except ssl.SSLCertVerificationError as error:
         raise CommandError(
             f"Whoever answers at {address} is not the coordinator of {authority}: {error.verify_message}."

@@ -121,7 +121,8 @@ class Exchange(Generic[Read]):
             for reply in self._pull(grid, sorted(under_way)):
                 under_way.discard(reply.metadata.reply_to_message_id)
                 quiet_since = time.monotonic()
-                self._times.append(self.seconds)
+                if not reply.has_error():
+                    self._times.append(self.seconds)
                 yield reply
             under_way &= self._sites.keys()
             now = time.monotonic()

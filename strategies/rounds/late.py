@@ -5,12 +5,11 @@ it may still answer; meanwhile it is asked nothing more, so that it has no old r
 late answer counts for nothing but that: from then on it takes part again.
 """
 
-import time
 from collections.abc import Mapping
 
 from flwr.serverapp import Grid
 
-from strategies.rounds.exchange import UNPACKABLE
+from strategies.rounds import exchange
 
 
 class Late:
@@ -27,8 +26,8 @@ class Late:
         """Whoever has answered by now, or whose message is no more, may be asked again."""
         for site, (message, until) in list(self.waiting.items()):
             try:
-                answered = time.monotonic() > until or bool(list(grid.pull_messages([message])))
-            except UNPACKABLE:  # whatever it is, it is an answer
+                answered = exchange.time.monotonic() > until or bool(list(grid.pull_messages([message])))
+            except exchange.UNPACKABLE:  # whatever it is, it is an answer
                 answered = True
             if answered:
                 del self.waiting[site]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 
-from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
+from fedbayes.protocol.agreement import Agreement, Claim
 
 COMPARED = 300  # different claims at most; each is compared with each
 
@@ -21,8 +21,7 @@ def majority_of_claims(claims: Mapping[str, Claim], at_least: int) -> set[str]:
 
     Those who fit to most others come first, and whoever fits to all before is kept.
     """
-    kinds = {name: (one.shape, one.classes, one.declared, one.features, one.brightest)
-             for name, one in claims.items()}  # fmt: skip
+    kinds = {name: _kind(one) for name, one in claims.items()}
     sizes = Counter(kinds.values())
     if len(sizes) > COMPARED:
         return set()
@@ -37,10 +36,16 @@ def majority_of_claims(claims: Mapping[str, Claim], at_least: int) -> set[str]:
     return names if _enough(len(names), claims, at_least) else set()
 
 
+def _kind(claim: Claim) -> Hashable:
+    """All of a claim that others can differ from; of its means, how many there are."""
+    means = [None if found is None else len(found.mean) for found in (claim.inputs, claim.target)]
+    return (claim.shape, claim.classes, claim.declared, claim.features, claim.brightest, *means)
+
+
 def _fit(one: Claim, other: Claim) -> bool:
     try:
         Agreement.of({"one": one, "other": other})
-    except Disagreement:
+    except Exception:  # a Disagreement, or whatever else keeps the two from one
         return False
     return True
 

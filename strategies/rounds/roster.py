@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedbayes.protocol import messages as key
-from fedbayes.protocol.agreement import Agreement, Claim, Disagreement
+from fedbayes.protocol.agreement import Agreement, Claim
 from fedbayes.protocol.settings import NAME, Settings
 from strategies.rounds.doubts import doubts
 from strategies.rounds.exchange import GRACE, Nearby, exchange, patience
@@ -70,6 +70,9 @@ class Roster:
         self._asked: set[int] = set()
         self._error = ""
         self.sites: dict[str, Site] = {}
+        self.joined: Callable[[Site], None] = lambda site: (
+            None
+        )  # hears of those who come while a run is under way
         self.online: list[str] = []
         self.known: set[int] = (
             set()
@@ -141,6 +144,8 @@ class Roster:
                 self._leave_out(problem)
             else:
                 self.sites[site.name] = site
+                if started:
+                    self.joined(site)
 
     def _hello(self, nodes: list[int], seconds: float) -> list[Site]:
         """The sites that answer usably, in the order of their nodes; the others are left out."""
@@ -176,7 +181,7 @@ class Roster:
         claims = {site.name: site.claim for site in sorted(sites, key=lambda site: site.name)}
         try:
             self.agreement = Agreement.of(claims)
-        except Disagreement as error:
+        except Exception as error:  # a Disagreement names two sites; claims come from other machines
             most = majority_of_claims(claims, self._settings.min_clients)
             if not most:
                 raise StrategyError(shown(error, LONGEST)) from None

@@ -280,7 +280,7 @@ def test_dead_and_stuck_sites_are_named_and_counted_and_rejoin_where_they_were(
     mine = [t for t in after if statuses(storm, t).get("site-1") == "ok"]
     assert mine == list(range(mine[0], rounds + 1)), "it is back, and stays"
     lost = {(number, struck) for number in (1, 2, 3)} | {(1, t) for t in range(struck, mine[0])}
-    replayed = federate("replayed", grid=Lossy(lost), rounds=rounds)
+    replayed = federate("replayed", grid=Lossy(lost), rounds=rounds, straggler_cutoff=0)
     assert (storm.tensors["w"] == replayed.tensors["w"]).all(), (
         "as if nothing but those messages had been lost"
     )
@@ -300,6 +300,30 @@ class Lossy(InProcessGrid):
         if exchange is not None and (number, int(exchange["round"])) in self.lost:  # type: ignore[arg-type]
             return None
         return super()._answer(message)
+
+
+def test_a_site_whose_executor_is_killed_gets_another_and_strangers_on_its_machine_no_message(
+    federation: Deployment,
+) -> None:
+    site = federation.running["site-1"]
+    carriers = [one for one in family(site.process) if "fedbayes.deploy.executor" in one.cmdline()]
+    (node,) = (
+        one for one in family(site.process) if "flower-supernode" in map(os.path.basename, one.cmdline())
+    )
+    words = node.cmdline()
+    port = words[words.index("--port") + 1]
+    command = [str(program("flower-superexec")), "--runtime-api-address", f"127.0.0.1:{port}", "--insecure"]
+    stranger = Running(command, federation.folder, federation.folder / "stranger.log", federation.environment)
+    try:
+        for carrier in carriers:
+            carrier.kill()
+        site.hears("The executor has ended")
+        run = federation.run("robbed", **SETTINGS)
+        assert run.ends() == 0, run.said
+        assert "4 rounds, 4 sites, 0 failed replies" in run.said
+        assert node.is_running(), "it was not disturbed"
+    finally:
+        stranger.kill()
 
 
 def test_a_hostile_site_and_one_without_disk_space(federation: Deployment, tmp_path: Path) -> None:

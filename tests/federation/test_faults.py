@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
 from harness import Outcome
 from inprocess import Clock, InProcessGrid
 
+from server_app.stored import read_config
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]
@@ -209,6 +210,8 @@ def test_a_client_that_leaves_and_one_that_comes_late(federate: Federate) -> Non
         for number in range(1, 5)
     }
     assert trained == {1: ["0", "1", "2"], 2: ["0", "1", "2"], 3: ["1", "2", "3"], 4: ["1", "2", "3"]}
+    config = read_config(run.folder)
+    assert config and config["sites"]["3"] == config["sites"]["0"] and config["state"] == "finished"
 
 
 class Lingering:

@@ -1,5 +1,6 @@
 """The commands of a federation before anything is started: what they refuse, what they would start."""
 
+import json
 import os
 import socket
 import ssl
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedbayes.cli.command import main
-from fedbayes.deploy import connections, coordinator, executor, site
+from fedbayes.deploy import connections, coordinator, executor, remote, site
 from fedbayes.deploy.keys import make_keys
 from fedbayes.deploy.site import SiteConfig
 from fedbayes.errors import CommandError
@@ -90,14 +91,20 @@ def test_the_site_becomes_flowers_program(
     with pytest.raises(SystemExit) as end:
         main(["site", "keys/site-0", "--at", "127.0.0.1:1", "--share", "0/3", "--", "--max-retries", "1"])
     assert end.value.code == 0
-    (helper, its), (words, environment) = started
+    ((watcher, environment),) = started
+    assert watcher[1:4] == ["-P", "-m", "fedbayes.deploy.supervise"]
+    plan = json.loads(watcher[4])
+    words, helper = plan["node"], plan["executor"]
     said = capsys.readouterr().out
     assert words[0].endswith("flower-supernode") and words[1:3] == ["--superlink", "127.0.0.1:1"]
     assert words[-2:] == ["--max-retries", "1"], "what follows -- is Flower's"
     assert environment["FLWR_HOME"] == str(keys / "site-0" / "flower")
     assert "127.0.0.1:1 does not answer yet" in said and "$ " in said and "--root-certificates" in said
     port = words[words.index("--port") + 1]
-    assert helper[-2:] == [f"127.0.0.1:{port}", str(os.getpid())] and its == environment
+    secret = Path(words[words.index("--superexec-auth-secret-file") + 1])
+    assert helper[-3:] == [f"127.0.0.1:{port}", str(os.getpid()), str(secret)]
+    assert len(secret.read_bytes()) == 32 and secret.stat().st_mode & 0o777 == 0o600
+    assert (plan["address"], plan["authority"]) == ("127.0.0.1:1", str(keys / "site-0" / "ca.crt"))
     assert words[words.index("--isolation") + 1] == "process", "what carries messages out is the executor"
 
 
@@ -110,8 +117,9 @@ def test_who_arranges_for_an_executor_gets_none_of_ours(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["site", "keys/site-0", "--at", "127.0.0.1:1", "--share", "0/3", "--", *extra])
-    words = started[0][0]
-    assert len(started) == 1 and words[-len(extra) :] == extra
+    plan = json.loads(started[0][0][4])
+    words = plan["node"]
+    assert plan["executor"] == [] and words[-len(extra) :] == extra
     assert words[words.index("--isolation") + 1] == "subprocess", "Flower's way, unless they say otherwise"
 
 
@@ -204,3 +212,25 @@ def test_a_remote_plan_leaves_folders_and_settings_to_the_coordinator() -> None:
     assert plan_remote("lan", None, {}).settings.run_name.startswith(f"{defaults()['method']}-")
     with pytest.raises(CommandError, match='There is no method "nonsense"'):
         plan_remote("lan", None, {"method": "nonsense"})
+
+
+def test_a_coordinator_that_was_only_just_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {
+        "error-message": "Connection to the SuperLink is unavailable. Please check your network connection"
+    }
+    answers = [absent, absent, {"run-id": 7}]
+    monkeypatch.setattr(remote, "PAUSE", 0.0)
+    monkeypatch.setattr(remote, "assemble", lambda folder, defaults: folder)
+    monkeypatch.setattr(remote.Remote, "_ask", staticmethod(lambda *_: answers.pop(0)))
+    one = remote.Remote(plan_remote("lan", None, {"run-name": "a"}))
+    one.start()
+    assert one.number == "7" and not answers
+    answers += [{"error-message": "A run cannot be started: no permission"}]
+    with pytest.raises(CommandError, match="did not take the run: A run cannot be started"):
+        one.start()
+    answers += [absent]
+    monkeypatch.setattr(remote, "PATIENCE", -1.0)
+    with pytest.raises(
+        CommandError, match="did not take the run: Connection to the SuperLink is unavailable"
+    ):
+        one.start()

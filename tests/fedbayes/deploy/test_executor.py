@@ -137,7 +137,7 @@ def test_without_the_other_process_a_message_is_carried_out_flowers_way(
     made: list[Executor] = []
     monkeypatch.setattr(superexec, "run_superexec", lambda *_, **__: made.append(superexec.get_executor()))
     ours, theirs = socket.socketpair()
-    executor.run_superexec("127.0.0.1:1", os.getpid(), ours)
+    executor.run_superexec("127.0.0.1:1", os.getpid(), ours, b"secret")
     started: list[list[str]] = []
     monkeypatch.setattr(subprocess, "Popen", started.append)
     spec = ExecutionSpec(

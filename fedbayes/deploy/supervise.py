@@ -1,0 +1,191 @@
+"""Watches a site's processes, Flower's SuperNode and its executor, and starts again what has ended or lost its way.
+
+`fedbayes site` becomes `python -m fedbayes.deploy.supervise PLAN`. Flower's SuperNode gives up for good after a failed
+TLS handshake, but lives on; without its executor it takes messages and answers none. Neither would make a restart
+policy fire. So the executor is started again when it ends; the SuperNode when it ends after it had been at work, and
+when it has had no connection for a while although the coordinator answers. One that is refused before it was ever at
+work, or for two minutes, ends the site, with its reason: trying again would not help.
+"""
+
+import ctypes
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+
+import psutil
+
+POLL = 1.0
+AT_WORK = 15.0  # seconds with a connection, after which a SuperNode has been taken in
+LOST = 15.0  # seconds without one, after which it has lost its way if the coordinator answers
+REFUSED = 120.0  # seconds of ends, one after the other, after which a SuperNode is not wanted any more
+FAREWELL = 20.0  # seconds for the last words
+SOON, LATE = 1.0, 20.0  # the first and the longest pause before a new start
+CLOCK = (
+    "The SuperNode ended by itself and gave no reason. The likely cause is this machine's clock: Flower takes messages "
+    "only of sites whose clock is at most 5 s behind and 305 s ahead of the coordinator's. Set it, and start the site "
+    "again."
+)
+
+
+@dataclass
+class Part:
+    """One of the processes, with the pause before its next start."""
+
+    name: str
+    command: Sequence[str]
+    process: subprocess.Popen[bytes] | None = None
+    pause: float = SOON
+    due: float = 0.0  # when it is to be started
+    started: float = 0.0
+
+    @property
+    def status(self) -> int | None:
+        return self.process.poll() if self.process else None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+        self.started = time.monotonic()
+
+    def again(self, why: str) -> None:
+        """Start it anew after a pause, which doubles as long as it does not stay."""
+        now = time.monotonic()
+        self.pause = SOON if now - self.started > 3 * LATE else min(2 * self.pause, LATE)
+        self.process, self.due = None, now + self.pause
+        say(f"{why}; the {self.name} is started again in {self.pause:g} s.")
+
+    def end(self, patience: float = FAREWELL) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass
+class Site:
+    """The processes of one site; `run` returns its exit status."""
+
+    node: Part
+    executor: Part | None
+    address: str
+    authority: str
+    stopped: int = 0  # the signal that ends it
+    worked: bool = False  # whether a SuperNode has ever been taken in
+    connected: float = 0.0  # seconds for which this SuperNode has had a connection
+    lost: float = 0.0  # for which it has had none since
+    failing: float = 0.0  # since when SuperNodes end without having been at work
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        try:
+            while not self.stopped:
+                if (status := self._look()) is not None:
+                    return status
+                time.sleep(POLL)
+        finally:
+            for part in filter(None, (self.node, self.executor)):
+                part.end()
+        return self.node.status or 0
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopped = number
+
+    def _look(self) -> int | None:
+        """Start what is due, and see to what has ended; the site's exit status where it is over."""
+        for part in filter(None, (self.node, self.executor)):
+            if part.process is None and time.monotonic() >= part.due:
+                part.start()
+        if self.executor and self.executor.status is not None:
+            self.executor.again(f"The executor has ended (status {self.executor.status})")
+        if (status := self.node.status) is not None:
+            if self.connected < AT_WORK:
+                self.failing = self.failing or time.monotonic()
+            if not self.worked or (self.failing and time.monotonic() - self.failing > REFUSED):
+                return self._never_taken_in(status)
+            self._begin_anew(f"The SuperNode has ended (status {status})")
+        elif self.node.process is not None:
+            self._watch_connection(self.node.process.pid)
+        return None
+
+    def _never_taken_in(self, status: int) -> int:
+        if status == 0:
+            say(CLOCK)
+        return status or 1
+
+    def _watch_connection(self, pid: int) -> None:
+        if is_connected(pid, int(self.address.rpartition(":")[2])):
+            self.connected, self.lost = self.connected + POLL, 0.0
+            if self.connected >= AT_WORK:
+                self.worked, self.failing = True, 0.0
+            return
+        self.lost += POLL
+        if self.worked and self.lost >= LOST and answers(self.address, self.authority):
+            self.node.end(2.0)
+            self._begin_anew(f"No connection for {self.lost:.0f} s, although the coordinator answers")
+
+    def _begin_anew(self, why: str) -> None:
+        self.node.again(why)
+        self.connected = self.lost = 0.0
+
+
+def is_connected(pid: int, port: int) -> bool:
+    """Whether a process has a connection to this port of another machine."""
+    with suppress(psutil.Error, OSError):
+        return any(
+            one.raddr and one.raddr.port == port and one.status == psutil.CONN_ESTABLISHED
+            for one in psutil.Process(pid).net_connections("tcp")
+        )
+    return False
+
+
+def handshake(address: str, authority: str) -> None:
+    """A TLS handshake as a site's; OSError, of which ssl.SSLError is one, where it fails."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=authority)
+    context.set_alpn_protocols(["h2"])
+    name = host.strip("[]")
+    with (
+        socket.create_connection((name, int(port)), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname=name),
+    ):
+        return
+
+
+def answers(address: str, authority: str) -> bool:
+    try:
+        handshake(address, authority)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def say(words: str) -> None:
+    print(words, flush=True)
+
+
+def _end_with_parent() -> None:
+    """Not even SIGKILL of this process leaves the others behind (Linux: PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    executor = Part("executor", plan["executor"]) if plan["executor"] else None
+    sys.exit(Site(Part("SuperNode", plan["node"]), executor, plan["address"], plan["authority"]).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A site's processes: what is started again, when, and what ends the site."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedbayes.deploy import supervise
+from fedbayes.deploy.supervise import Part, Site
+
+STAYS = ["sleep", "60"]
+Watched = Callable[..., Site]
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """watched(node, executor, connected, answers): a site whose pauses are short; it ends with the test."""
+    for name, value in {"SOON": 0.01, "LATE": 0.02, "POLL": 1.0, "AT_WORK": 2.0, "LOST": 3.0}.items():
+        monkeypatch.setattr(supervise, name, value)
+    made: list[Site] = []
+
+    def make(
+        node: list[str], executor: list[str] | None = None, connected: bool = True, answers: bool = True
+    ) -> Site:
+        monkeypatch.setattr(supervise, "is_connected", lambda *_: connected)
+        monkeypatch.setattr(supervise, "answers", lambda *_: answers)
+        carrier = Part("executor", executor, pause=0.01) if executor else None
+        made.append(Site(Part("SuperNode", node, pause=0.01), carrier, "127.0.0.1:9", "ca.crt"))
+        return made[-1]
+
+    yield make
+    for site in made:
+        for part in filter(None, (site.node, site.executor)):
+            part.end()
+
+
+def look(site: Site, until: Callable[[], object]) -> int | None:
+    """Look again and again; the site's status where it ends before."""
+    deadline = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < deadline
+        if (status := site._look()) is not None:
+            return status
+        time.sleep(0.005)
+    return None
+
+
+def counting(file: Path, then: str) -> list[str]:
+    """A process that says in a file that it was started."""
+    return ["sh", "-c", f"echo x >> '{file}'; {then}"]
+
+
+def starts(file: Path) -> int:
+    return file.read_text().count("x") if file.exists() else 0
+
+
+def test_an_executor_that_ends_is_started_again_and_the_supernode_stays(
+    watched: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = watched(STAYS, counting(tmp_path / "n", "exit 7"))
+    assert look(site, lambda: starts(tmp_path / "n") >= 3) is None
+    assert site.node.status is None
+    assert "The executor has ended (status 7); the executor is started again in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("status", "ends", "clock"), [(0, 1, True), (5, 5, False)])
+def test_one_that_was_never_taken_in_ends_the_site(
+    watched: Watched, capsys: pytest.CaptureFixture[str], status: int, ends: int, clock: bool
+) -> None:
+    site = watched(["sh", "-c", f"exit {status}"], connected=False)
+    assert look(site, lambda: False) == ends
+    assert ("clock" in capsys.readouterr().out) is clock
+
+
+def test_one_that_ends_after_its_work_is_started_again_but_not_for_ever(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = watched(counting(tmp_path / "n", "exit 3"), connected=False)
+    site.worked = True
+    assert look(site, lambda: starts(tmp_path / "n") >= 3) is None
+    monkeypatch.setattr(supervise, "REFUSED", 0.0)
+    assert look(site, lambda: False) == 3
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_one_without_a_connection_is_started_again_once_the_coordinator_answers(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    site = watched(counting(tmp_path / "n", "exec sleep 60"), answers=answers)
+    look(site, lambda: site.worked)
+    monkeypatch.setattr(supervise, "is_connected", lambda *_: False)
+    if answers:
+        assert look(site, lambda: starts(tmp_path / "n") == 2) is None
+    else:
+        look(site, lambda: site.lost > 10)
+        assert starts(tmp_path / "n") == 1
