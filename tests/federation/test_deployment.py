@@ -14,6 +14,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -324,6 +325,38 @@ def test_a_site_whose_executor_is_killed_gets_another_and_strangers_on_its_machi
         assert node.is_running(), "it was not disturbed"
     finally:
         stranger.kill()
+
+
+def test_an_impostor_is_left_out_whether_the_real_site_is_there_or_not(federation: Deployment) -> None:
+    """Site 1 has a key of its own, and calls itself site-0."""
+    federation.running["site-1"].stop()
+    folder = federation.folder / "impostor" / "site-0"
+    shutil.copytree(federation.folder / "keys/site-1", folder)
+    words = ("--at", federation.fleet, "--share", "1/4", "--state", str(federation.folder / "stolen"))
+    sentence = 'the key of site "site-1" was used by a node that calls itself "site-0"'
+    try:
+        deadline = time.monotonic() + 120
+        while True:  # refused until the coordinator has given site-1 up
+            impostor = federation.command("site", str(folder), *words, log="impostor")
+            federation.running["impostor"] = impostor
+            while "SuperNode ID" not in impostor.said and impostor.process.poll() is None:
+                time.sleep(0.1)
+            if "SuperNode ID" in impostor.said:
+                break
+            assert time.monotonic() < deadline, impostor.said
+            time.sleep(3)
+        run = federation.run("beside", **SETTINGS | {"rounds": 1, "min_clients": 3})
+        assert run.ends() == 0 and sentence in run.said, run.said
+        assert sorted(statuses(federation.outcome("beside"), 1)) == ["site-0", "site-2", "site-3"]
+        federation.running["site-0"].stop()
+        run = federation.run("instead", **SETTINGS | {"rounds": 1, "min_clients": 2})
+        assert run.ends() == 0 and sentence in run.said, run.said
+        assert "site-0" not in statuses(federation.outcome("instead"), 1)
+    finally:
+        federation.running.pop("impostor").stop()
+        for number in (0, 1):
+            federation.running[f"site-{number}"].stop()
+            federation.start_site(number)
 
 
 def test_a_hostile_site_and_one_without_disk_space(federation: Deployment, tmp_path: Path) -> None:
