@@ -149,7 +149,7 @@ class Exchange(Generic[Read]):
 
         Where one of the few cannot be unpacked, each is pulled alone, and its sender stands alone with it.
         """
-        size = len(message_ids) if isinstance(grid, Nearby) else TOGETHER
+        size = max(len(message_ids), 1) if isinstance(grid, Nearby) else TOGETHER
         for start in range(0, len(message_ids), size):
             some = message_ids[start : start + size]
             try:
@@ -282,6 +282,11 @@ def reason_of(reply: Message) -> str:
     """The client's own words where Flower passes them on, without the wrapping and on one line."""
     text = " ".join((reply.error.reason or f"error code {reply.error.code}").split())
     return shown(text.split(":<'", 1)[-1].removesuffix("'>"))
+
+
+def now() -> float:
+    """Seconds on the clock by which exchanges are timed."""
+    return time.monotonic()
 
 
 def array_bytes(content: RecordDict) -> int:
