@@ -162,7 +162,7 @@ class Exchange(Generic[Read]):
 
         Where one of the few cannot be unpacked, each is pulled alone, and its sender stands alone with it.
         """
-        size = len(message_ids) if isinstance(grid, Nearby) else TOGETHER
+        size = max(len(message_ids), 1) if isinstance(grid, Nearby) else TOGETHER
         for start in range(0, len(message_ids), size):
             some = message_ids[start : start + size]
             try:
@@ -299,6 +299,11 @@ def reason_of(reply: Message) -> str:
     if "ray::" in text:  # a traceback, the words in its last line
         text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1].removeprefix(FLOWERS_WORDS)
     return shown(" ".join(text.split()).split(":<'", 1)[-1].removesuffix("'>"))
+
+
+def now() -> float:
+    """Seconds on the clock by which exchanges are timed."""
+    return time.monotonic()
 
 
 def array_bytes(content: RecordDict) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from flwr.serverapp import Grid
 
-from strategies.rounds import exchange
+from strategies.rounds.exchange import UNPACKABLE, now
 
 
 class Late:
@@ -26,8 +26,8 @@ class Late:
         """Whoever has answered by now, or whose message is no more, may be asked again."""
         for site, (message, until) in list(self.waiting.items()):
             try:
-                answered = exchange.time.monotonic() > until or bool(list(grid.pull_messages([message])))
-            except exchange.UNPACKABLE:  # whatever it is, it is an answer
+                answered = now() > until or bool(list(grid.pull_messages([message])))
+            except UNPACKABLE:  # whatever it is, it is an answer
                 answered = True
             if answered:
                 del self.waiting[site]

@@ -30,7 +30,7 @@ def majority_of_claims(claims: Mapping[str, Claim], at_least: int) -> set[str]:
     order = sorted(sizes, key=lambda kind: (-sum(sizes[other] for other in fits[kind]), repr(kind)))
     kept: list[Hashable] = []
     for kind in order:
-        if all(kind in fits[other] for other in kept):  # type: ignore[index]
+        if all(kind in fits[other] for other in kept):
             kept.append(kind)
     names = {name for name, kind in kinds.items() if kind in kept}
     return names if _enough(len(names), claims, at_least) else set()
