@@ -3,8 +3,8 @@
 What is not written here has the default of pyproject.toml, which is the method's own paper's value or near it. Those of
 the DNN were chosen by the NLL of validation data (four points a method, MNIST medium, 30 rounds: see
 experiments/methods.py), but for pfedgp, pfedvem, local and the clustered methods other than cfedbayes, which have
-defaults, and for the paper's own, which have rules (docs/algorithm.md, "Settings by rule"). Those of the VGG were not tuned but for pfedbayes': its ζ and ρ were chosen by test accuracy, in probes with
-four clients (docs/results.md).
+defaults, and for the paper's own, which have rules (docs/algorithm.md, "Settings by rule"). Those of the VGG were not
+tuned but for pfedbayes': its ζ and ρ were chosen by test accuracy, in probes with four clients (docs/results.md).
 """
 
 from dataclasses import dataclass

@@ -6,24 +6,22 @@ Only sites that may tell their labels do so (`share-labels`), in counts that add
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import MetricRecord
-
 from bayes_core.predict.histograms import SCORE_BINS
 from fedbayes.protocol.columns import MODELS
 from fedbayes.protocol.messages import COUNTS
 from strategies.rounds.exchange import Replies
+from strategies.rounds.replies import Reply
 from strategies.rounds.roster import Site
 
 
-def by_class(replies: Replies, sites: Mapping[str, Site]) -> dict[str, dict[str, Any]]:
+def by_class(replies: Replies[Reply], sites: Mapping[str, Site]) -> dict[str, dict[str, Any]]:
     """For each model `confusion` (true × predicted), `scores` (class × false, true × bin) and how many `sites` told.
 
     Counts that do not add up to a site's test examples are left out.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, content in replies.content.items():
-        site, record = sites[name], content.get(COUNTS)
-        said = dict(record) if isinstance(record, MetricRecord) else {}
+        site, said = sites[name], content.measures.get(COUNTS, {})
         classes = len(site.classes)
         for model in MODELS:
             confusion = _counts(said.get(f"{model}_confusion"), classes**2, site.n_test)
@@ -43,6 +41,6 @@ def _counts(given: Any, length: int, total: int) -> list[int] | None:
     """Whole numbers of at least 0, so many of them and with this sum."""
     if not isinstance(given, list) or len(given) != length:
         return None
-    if not all(isinstance(one, int | float) and one >= 0 and one == int(one) for one in given):
+    if not all(isinstance(one, int | float) and one >= 0 and float(one).is_integer() for one in given):
         return None
     return [int(one) for one in given] if sum(given) == total else None
