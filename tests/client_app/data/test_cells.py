@@ -18,8 +18,7 @@ def test_numbers_with_a_point_or_a_comma(cell: str, value: float | None) -> None
 @pytest.mark.parametrize(
     ("cell", "value"),
     [("1970-01-02", 1.0), ("1970-01-02T12:00", 1.5), ("1970-01-02 12:00:00+12:00", 1.0), ("1970/01/03", 2.0),
-     ("03.01.1970", 2.0), ("1969-12-31", -1.0), ("2023-02-30", None), ("3.1", None), ("soon", None),
-     ("20240531", None)],
+     ("03.01.1970", 2.0), ("1969-12-31", -1.0), ("2023-02-30", None), ("3.1", None), ("20240531", None)],
 )  # fmt: skip
 def test_dates_are_days(cell: str, value: float | None) -> None:
     assert day(cell) == value
