@@ -155,8 +155,8 @@ def probabilities(
     for node in nodes:
         here = _among(y, node.left + node.right)
         x, left = z[here], _among(y[here], node.left)
-        omega = polya_gamma.gibbs(x, left, chains, STEPS, rng)
-        chunks = [polya_gamma.predictive(x, left, omega, chunk) for chunk in torch.split(new, CHUNK)]
+        posterior = polya_gamma.Posterior(x, left, polya_gamma.gibbs(x, left, chains, STEPS, rng))
+        chunks = [posterior.at(chunk) for chunk in torch.split(new, CHUNK)]
         on_left = torch.cat([polya_gamma.expected_sigmoid(*chunk) for chunk in chunks], 1)
         for side, share in ((node.left, on_left), (node.right, 1 - on_left)):
             each[..., list(side)] *= share[..., None]

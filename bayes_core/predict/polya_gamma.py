@@ -79,14 +79,25 @@ def gibbs(x: Tensor, y: Tensor, chains: int, steps: int, rng: np.random.Generato
     return omega
 
 
+class Posterior:
+    """Of f given each chain's ω; factored once, whatever is asked of it. Gradients go through x, not through ω."""
+
+    def __init__(self, x: Tensor, y: Tensor, omega: Tensor) -> None:
+        kappa = y.double() - 0.5
+        self.x, self.root = x, omega.sqrt()
+        self.factor = _factor(gram(x), self.root)
+        self.weights = self.root * _solve(self.factor, kappa / self.root)
+
+    def at(self, new: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f* at new points (m, d): (chains, m) both."""
+        between = kernel(self.x, new)
+        explained = torch.linalg.solve_triangular(self.factor, self.root[:, :, None] * between, upper=False)
+        return self.weights @ between, (SCALE - explained.square().sum(1)).clamp_min(1e-12)
+
+
 def predictive(x: Tensor, y: Tensor, omega: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of f* at new points (m, d) given each chain's ω: (chains, m) both. Gradients go through x and
-    `new`, not through ω."""
-    root, kappa, between = omega.sqrt(), y.double() - 0.5, kernel(x, new)
-    factor = _factor(gram(x), root)
-    mean = (root * _solve(factor, kappa / root)) @ between
-    explained = torch.linalg.solve_triangular(factor, root[:, :, None] * between, upper=False)
-    return mean, (SCALE - explained.square().sum(1)).clamp_min(1e-12)
+    """Mean and variance of f* at new points, by a posterior that nothing else is asked of."""
+    return Posterior(x, y, omega).at(new)
 
 
 def expected_sigmoid(mean: Tensor, variance: Tensor) -> Tensor:
