@@ -128,8 +128,9 @@ def _exchange(message: Message, context: Context) -> Message:
         raise ValueError(f"a message of the run {str(said[key.RUN])[:40]!r} with settings of another one")
     store = Store(one.folder, str(said[key.UUID]), one.site.durable, one.card)
     with store.locked():
-        require_same(one.folder, one.site.data_print, one.settings.run_name, store.uuid, one.data_changed)
-        remember(one.folder, one.site.data_print, store.uuid)
+        if one.site.data_print:
+            require_same(one.folder, one.site.data_print, one.settings.run_name, store.uuid, one.data_changed)
+            remember(one.folder, one.site.data_print, store.uuid)
         reply = _answer(message, one, store)
     if one.real:
         _log(context, site_log.describe(message.content, reply, time.monotonic() - began))

@@ -110,7 +110,7 @@ class Loop:
             self._checkpoint(journal, row, closed=False)
             if number > 0:
                 self.tell("round", rounds=self.settings.rounds, **row.columns)
-            if self.early.over:
+            if self.settings.patience and self.early.over:
                 self.tell("note", message=self.early.sentence)
                 break
         self._close(grid, row.columns["round"] + 1)
@@ -139,7 +139,8 @@ class Loop:
                 asked = len(self.exchange.messages)
                 who = f"all {asked} clients" if asked > 1 else "the only client"
                 raise StrategyError(f"Round {number}: {who} failed alike: {alike.rstrip('.')}; {saved}.")
-            for sentence in dropped(self.exchange.replies.failures):
+            failures = self.exchange.replies.failures
+            for sentence in dropped(failures) if failures else ():
                 self.tell("warning", message=sentence)
             if len(came.uploads) >= self._quorum():
                 self._step(number, came)
@@ -303,7 +304,7 @@ class Loop:
             "row": row.columns,
             "clients": row.clients,
             "closed": closed,
-            "early": self.early.memory(),
+            "early": self.early.memory() if self.settings.patience else {},
             "method": dict(self.state.facts),
             "stages": {stage.name: stage.memory() for stage in self.stages},
         }

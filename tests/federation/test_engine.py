@@ -122,7 +122,9 @@ def test_one_who_fails_is_told_in_its_own_words(
     trap.touch()
     run, ended = embed(method="elsewhere.dying", rounds=2)
     assert ended.status == 0
-    assert [row["status"] for row in run.clients if row["status"].startswith("failed")] == ["failed: it died"]
+    assert [row["status"] for row in run.clients if row["status"].startswith("failed")] == [
+        "failed: RuntimeError: it died"
+    ]
     assert "RuntimeError: it died" in (run.folder / "log.txt").read_text()
 
 
