@@ -75,7 +75,7 @@ def test_the_personal_model_is_of_training_data_in_the_received_embedding() -> N
 
 def test_without_the_package_a_site_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polyagamma", None)
-    with pytest.raises(SettingsError, match=r"polyagamma; install it with `pip install 'fedbayes\[gp\]'`"):
+    with pytest.raises(SettingsError, match=r"polyagamma; install it with `pip install polyagamma`"):
         made([0, 1])
 
 
