@@ -72,9 +72,8 @@ class Card:
             raise ValueError("inputs: no shape of an example")
         if not 1 <= card.eval_samples <= LARGEST or not 0 <= card.image_size <= 4096:
             raise ValueError("eval_samples or image_size: out of bounds")
-        if any(
-            len(part) not in (0, card.inputs[0]) for part in (card.agreement.mean, card.agreement.deviation)
-        ):
+        sizes = (0, card.inputs[0], card.inputs[-1])  # of a sequence (steps, features) the features
+        if any(len(part) not in sizes for part in (card.agreement.mean, card.agreement.deviation)):
             raise ValueError("agreement: means of other inputs")
         return card
 

@@ -17,8 +17,8 @@ def facts_in_words(config: Mapping[str, Any]) -> list[str]:
 def weights_in_words(config: Mapping[str, Any]) -> str:
     """`Model dnn: 7,510 Bayesian weights, 1,000 frozen.`; nothing where an older run does not tell."""
     said = config.get("weights")
-    counts = {kind: int(said.get(kind, 0)) for kind in KINDS} if isinstance(said, dict) else {}
-    told = [f"{count:,} {KINDS[kind]}" for kind, count in counts.items() if count]
+    counts = {kind: said.get(kind) for kind in KINDS} if isinstance(said, dict) else {}
+    told = [f"{count:,} {KINDS[kind]}" for kind, count in counts.items() if count and isinstance(count, int)]
     if not told:
         return ""
     model = config.get("model")

@@ -67,7 +67,7 @@ class _Child:
             event = json.loads(line)
             self._told |= event["event"] == ENDED
             yield event
-        if not piece:
+        if not piece or self._told:  # it has nothing more to say
             os.close(self.out)
             self._wait()
             self.over = True

@@ -61,14 +61,14 @@ def _picture(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str
                 element("rect", tip, x=x, y=y, width=cell * 0.96, height=cell * 0.96, class_=f"fill h{shade}")
             )
             if len(names) <= NUMBERED and count:
-                tone = "fill:#fff" if shade > SHADES // 2 else ""
                 body.append(
                     label(
                         f"{count:g}",
                         x + cell / 2,
                         y + cell / 2 + 4,
                         text_anchor="middle",
-                        style=f"{size};{tone}",
+                        style=size,
+                        class_=f"on h{shade}",
                     )
                 )
     return drawing(26 + cell * len(names), body, title, alt)

@@ -82,6 +82,19 @@ COLOURS
 _NAMES = ("pm", "gm", "bad", "plain", *(f"c{i}" for i in range(8)))
 _GROUPS = ("pm", "gm", *(f"c{i}" for i in range(8)))  # the colours of compared groups, in their order
 _HEAT = "".join(f".fill.h{i} {{ fill: var(--h{i}); }} " for i in range(9))
+_LAST_BRIGHT, _LAST_DARK = 6, 5  # shades of the light page on which black can be read, of the dark one, white
+
+
+def _on(black: range) -> str:
+    """Numbers on shades: black on some, white on the others."""
+    tones = ("#000" if i in black else "#fff" for i in range(9))
+    return "".join(f".on.h{i} {{ fill: {tone}; }} " for i, tone in enumerate(tones))
+
+
+_ON = (
+    f"{_on(range(_LAST_BRIGHT + 1))}\n"
+    f"@media screen and (prefers-color-scheme: dark) {{ {_on(range(_LAST_DARK + 1, 9))}}}"
+)
 _COLOURS = "\n".join(
     f".line.{name}, .stem.{name} {{ stroke: var(--{name}); }} "
     f".dot.{name}, .bar.{name}, .fill.{name}, .area.{name} {{ fill: var(--{name}); }}"
@@ -91,4 +104,4 @@ _COMPARED = "\n".join(
     f".line.g{i}, .stem.g{i} {{ stroke: var(--{name}); }} .dot.g{i}, .fill.g{i}, .area.g{i} {{ fill: var(--{name}); }}"
     for i, name in enumerate(_GROUPS)
 )
-STYLE = STYLE.replace("COLOURS", f"{_COLOURS}\n{_COMPARED}\n{_HEAT}").strip()
+STYLE = STYLE.replace("COLOURS", f"{_COLOURS}\n{_COMPARED}\n{_HEAT}\n{_ON}").strip()

@@ -189,8 +189,6 @@ class Roster:
             self.agreement = Agreement.of(claims)
             self._leave_out_of_majority([site.name for site in sites if site.name not in claims], str(error))
             sites = [site for site in sites if site.name in claims]
-        for doubt in doubts(claims):
-            self._tell("warning", message=shown(doubt, LONGEST))
         for site in sites:
             others = {name for other in sites if other is not site for name in other.classes}
             if others and others.isdisjoint(site.classes):
@@ -200,6 +198,8 @@ class Roster:
                     f"{shown(', '.join(site.classes[:12]))}. If these are the same things under other names, "
                     "the setting classes declares the names.",
                 )
+        for doubt in doubts(claims):
+            self._tell("warning", message=shown(doubt, LONGEST))
         prepared = self.agreement.preparation is not None  # alone, a site knows only its own categories
         again = [site.node for site in sites if prepared or site.classes != self.agreement.classes]
         kept = [site for site in sites if site.node not in again]

@@ -33,7 +33,7 @@ def test_counts_against_scikit_learn() -> None:
 
 
 def test_a_run_tells_them_and_its_report_shows_them(federate: Federate) -> None:
-    run = federate(local_steps=20, size="10+10", personal_steps=3, zeta=0.5)
+    run = federate(report=True, local_steps=20, size="10+10", personal_steps=3, zeta=0.5)
     last = read_evaluations(run.folder)[-1]["classes"]["pm"]
     matrix = np.array(last["confusion"]).reshape(10, 10)
     assert last["sites"] == 4 and matrix.sum() == 4 * 5 * 10

@@ -35,7 +35,7 @@ def test_the_best_is_waited_for() -> None:
 def test_a_run_stops_reports_it_and_goes_on_when_asked(federate: Federate) -> None:
     # A rate at which nothing good can happen: the first state stays the best.
     words = WORDS | {"patience": 2, "lr_personal": 3.0, "lr_global": 3.0}
-    run = federate("run", rounds=8, **words)
+    run = federate("run", report=True, rounds=8, **words)
     last = int(run.rows[-1]["round"])
     assert run.state == "finished" and last < 8 and run.rows[-1]["pm_accuracy"]
     assert run.said("note")[0].startswith("Stopped early")

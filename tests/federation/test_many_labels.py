@@ -57,7 +57,7 @@ def test_it_is_learned_and_measured_by_decision(federate: Federate, tmp_path: Pa
         for key, value in words.items()
         if key not in ("zeta", "lr_personal") or "fedbayes" in method
     }
-    run = federate("run", dataset=str(tmp_path / "labels.npz"), **words, **more)
+    run = federate("run", report=True, dataset=str(tmp_path / "labels.npz"), **words, **more)
     last = run.rows[-1]
     assert float(last["gm_accuracy" if method == "fedavg" else "pm_accuracy"]) > 0.7
     assert {row["n_test"] for row in run.clients if row["round"] == last["round"]} == {"40"}, (

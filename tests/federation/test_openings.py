@@ -176,6 +176,7 @@ def test_a_site_that_is_gone_is_missed_too(federate: Federate) -> None:
 
     grid.interfere = leave
     with pytest.raises(
-        StrategyError, match=r"Round 2: fewer than 4 usable replies, 3 times; all rounds up to 1"
+        StrategyError,
+        match=r"Round 2: fewer than 4 usable replies \(site 3: it cannot be reached\), 3 times; all rounds up to 1",
     ):
         federate("run", grid=grid, **EVERYBODY)

@@ -17,13 +17,16 @@ pytestmark = pytest.mark.skipif(find_browser() is None, reason="there is no Chro
 Federate = Callable[..., Outcome]
 PAGES = ("pfedbayes", "cfedbayes", "fedavg", "many", "comparison")
 FIGURES = {
-    "pfedbayes": "result convergence clients reliability uncertainty histograms sigma seconds traffic failed",
-    "cfedbayes": (
-        "result convergence clients reliability uncertainty histograms kl eigenvalues memberships sigma "
-        "inclusion layers seconds traffic"
+    "pfedbayes": (
+        "result convergence clients classes-pm classes-gm reliability uncertainty histograms sigma seconds traffic "
+        "failed"
     ),
-    "fedavg": "result convergence clients reliability uncertainty histograms seconds traffic",
-    "many": "result convergence clients reliability uncertainty histograms sigma seconds traffic",
+    "cfedbayes": (
+        "result convergence clients classes-pm classes-gm reliability uncertainty histograms kl eigenvalues "
+        "memberships sigma inclusion layers seconds traffic"
+    ),
+    "fedavg": "result convergence clients classes-gm reliability uncertainty histograms seconds traffic",
+    "many": "result convergence clients classes-pm classes-gm reliability uncertainty histograms sigma seconds traffic",
     "comparison": (
         "convergence-pm convergence-gm clients reliability-pm reliability-gm uncertainty seconds megabytes"
     ),
@@ -77,6 +80,8 @@ CONTRAST = """() => {
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = one => {
+    const before = one.previousElementSibling;  // the cell that a number stands in
+    if (one.matches('text.on')) return getComputedStyle(before).fill;
     for (; one; one = one.parentElement) {
       const colour = getComputedStyle(one).backgroundColor;
       if (!/, 0\\)$|transparent/.test(colour)) return colour;

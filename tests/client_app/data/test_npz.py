@@ -130,8 +130,8 @@ class Trap:
             'has the label "cow", which is not among the classes cat, dog.',
         ),
         (
-            {"x": VECTORS, "y": np.eye(3)[LABELS]},
-            "has y of shape (60, 3) and type float64; it takes one label or number an example.",
+            {"x": VECTORS, "y": 2 * np.eye(3)[LABELS]},
+            "has y of shape (60, 3) and type float64; it takes one label or number an example, or a row of 0 and 1.",
         ),
         (
             {"x": np.array(["a"] * 60), "y": LABELS},

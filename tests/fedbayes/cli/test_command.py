@@ -57,7 +57,7 @@ def run(*arguments: str) -> int:
     ("arguments", "sentence"),
     [
         (["zetta=1"], 'There is no setting "zetta"; did you mean "zeta"?'),
-        (["zeta=-1"], 'The setting "zeta" takes a number of at least 0, not "-1".'),
+        (["zeta=-1"], 'The setting "zeta" takes auto or a number of at least 0, not "-1".'),
         (["beta=abc"], 'The setting "beta" takes a number of at least 0, not "abc".'),
         (["clients-per-round=99"], "clients-per-round=99, but there are only 10 clients (--clients 10)."),
         (["min-clients=4", "--clients", "3"], "min-clients=4, but there are only 3 clients (--clients 3)."),

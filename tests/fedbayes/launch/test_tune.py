@@ -222,7 +222,7 @@ def test_an_error_of_the_command_is_a_failed_point(here: Path, monkeypatch: pyte
             ["zeta=1,10", "validation-fraction=0"],
             "judges on validation data and takes a validation-fraction above 0",
         ),
-        (["zeta=1,-1"], 'The setting "zeta" takes a number of at least 0, not "-1".'),
+        (["zeta=1,-1"], 'The setting "zeta" takes auto or a number of at least 0, not "-1".'),
         (["zetta=1,2"], 'There is no setting "zetta"; did you mean "zeta"?'),
         (["method=fedavg", "zeta=1,2"], 'method=fedavg does not use the setting "zeta"'),
         (["method=fedavg,local", "zeta=1,2"], 'method=fedavg does not use the setting "zeta"'),
