@@ -9,7 +9,7 @@ Guerraoui, Stainer 2017: "Machine Learning with Adversaries" (Krum; here Multi-K
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -25,7 +25,7 @@ def hostile_among(number: int, share: float = SHARE) -> int:
     return max(min(math.ceil(share * number - 1e-9), (number - 1) // 2), 0)
 
 
-class Held:
+class Held(ABC):
     """Uploads that are kept until the result."""
 
     def __init__(self, origin: Tensor, share: float = SHARE) -> None:

@@ -8,7 +8,6 @@ says itself when a reply is there (`Nearby`) is neither asked in vain nor spared
 """
 
 import os
-import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from fedbayes.protocol.messages import EVALUATE, EXCHANGE, RESERVED, ROUND, TRAIN, UPLOAD
 from fedbayes.protocol.streams import stream
-from strategies.rounds.replies import BadReply, read_reply, shown, unforeseen
+from strategies.rounds.replies import BadReply, read_reply, reason_of, unforeseen
 
 if TYPE_CHECKING:
     from strategies.rounds.roster import Site
@@ -46,8 +45,6 @@ UNPACKABLE = (
     DecodeError,
 )
 FOR_EACH_CPU = 4  # messages under way, so that no actor waits for the next look
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Ray paints its tracebacks with
-FLOWERS_WORDS = "Exception ClientAppException occurred. Message: "
 RAISED = (1, 2)  # Flower's numbers for what a ClientApp raised, when it was loaded or called
 Task = dict[str, bool]  # what a site is asked to do: TRAIN, UPLOAD, EVALUATE
 SOONEST_CUT = 30.0  # seconds that everybody has, however soon the others answer
@@ -291,14 +288,6 @@ def compose(
             ttl=timeout + GRACE,
         )
     return messages
-
-
-def reason_of(reply: Message) -> str:
-    """The client's own words where Flower passes them on, without the wrapping and on one line."""
-    text = COLOURS.sub("", reply.error.reason or f"error code {reply.error.code}")
-    if "ray::" in text:  # a traceback, the words in its last line
-        text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1].removeprefix(FLOWERS_WORDS)
-    return shown(" ".join(text.split()).split(":<'", 1)[-1].removesuffix("'>"))
 
 
 def now() -> float:

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import REPORT
-from strategies.rounds.exchange import reason_of, sample
+from strategies.rounds.exchange import sample
 from strategies.rounds.intake import Intake
-from strategies.rounds.replies import BadReply, Reply, read_reply
+from strategies.rounds.replies import BadReply, Reply, read_reply, reason_of
 from strategies.rounds.state import State
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ Flower's ready-made loop is not used: it spends two exchanges per round, and hol
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, Message
@@ -25,7 +25,7 @@ from strategies.rounds.evidence import evidence
 from strategies.rounds.exchange import Exchange, Task, compose, is_simulation, patience, sample, tasks_of
 from strategies.rounds.intake import Intake
 from strategies.rounds.late import Late
-from strategies.rounds.measures import Columns, measure
+from strategies.rounds.measures import Columns, Row, measure
 from strategies.rounds.method import ServerMethod, sent_to
 from strategies.rounds.replies import BadReply, Reply, as_sentence, dropped, unforeseen
 from strategies.rounds.roster import Roster, StrategyError
@@ -47,24 +47,6 @@ class Journal(Protocol):
     def save_checkpoint(
         self, server_round: int, tensors: Mapping[str, Tensor], memory: Mapping[str, Any]
     ) -> None: ...
-
-
-@dataclass
-class Row:
-    """One round as the CSV files tell it, for the federation and for each site."""
-
-    columns: Columns
-    clients: dict[str, Columns] = field(default_factory=dict)
-    evidence: dict[str, Any] | None = None  # of an evaluated round: what only the report needs
-
-    def add_measures(self, pooled: Columns, each: Mapping[str, Columns]) -> None:
-        self.columns |= pooled
-        for site, columns in each.items():
-            self.clients[site] = {"status": "idle"} | self.clients.get(site, {}) | columns
-
-    def client_rows(self) -> list[Columns]:
-        number = self.columns["round"]
-        return [{"round": number, "site": site, **self.clients[site]} for site in sorted(self.clients)]
 
 
 class Loop:
@@ -210,9 +192,9 @@ class Loop:
 
     def _absent(self, number: int, sampled: Sequence[str]) -> dict[str, str]:
         """Sites that were asked nothing and should have been: they owe an answer, or cannot be reached."""
-        reasons = self.late.reasons() if self.late.waiting else {}
         if number < 1 or self.settings.clients_per_round:
             return {}  # nobody knows whether they would have been sampled
+        reasons = self.late.reasons() if self.late.waiting else {}
         asked = self.exchange.messages.keys()
         away = {site: "it cannot be reached" for site in self.roster.sites if site not in self.roster.online}
         return {site: reason for site, reason in (reasons | away).items() if site not in asked}

@@ -7,6 +7,7 @@ it, after temperature scaling (`pm_scaled`, `gm_scaled`); and the predictive on 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,24 @@ KINDS = list(
     dict.fromkeys(metric.kind for metric in METRICS if metric.kind is not None)
 )  # of a model's tally
 AVERAGED = [metric for metric in METRICS if metric.bounds is not None]  # single numbers of a model
+
+
+@dataclass
+class Row:
+    """One round as the CSV files tell it, for the federation and for each site."""
+
+    columns: Columns
+    clients: dict[str, Columns] = field(default_factory=dict)
+    evidence: dict[str, Any] | None = None  # of an evaluated round: what only the report needs
+
+    def add_measures(self, pooled: Columns, each: Mapping[str, Columns]) -> None:
+        self.columns |= pooled
+        for site, columns in each.items():
+            self.clients[site] = {"status": "idle"} | self.clients.get(site, {}) | columns
+
+    def client_rows(self) -> list[Columns]:
+        number = self.columns["round"]
+        return [{"round": number, "site": site, **self.clients[site]} for site in sorted(self.clients)]
 
 
 def measure(

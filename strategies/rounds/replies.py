@@ -4,12 +4,13 @@ A reply that has another type, name, length or size than ours can have is a fail
 that are possible by themselves but not together are judged later, where what they should fit to is known.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StringConstraints, TypeAdapter
 from pydantic import ValidationError as Unfit
 
@@ -24,6 +25,9 @@ EXAMPLES = 10**9  # at one site
 IN_REPORTS = 1e100  # sums of so large numbers are still finite
 LARGEST = 1e40  # of a mean; inputs are float32
 CLAIM = 2**24  # characters: names, means and variances of 100 000 columns
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # which Ray paints its tracebacks with
+FLOWERS_WORDS = "Exception ClientAppException occurred. Message: "
 
 Name = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")]
 Number = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)] | StrictFloat
@@ -153,6 +157,14 @@ def shown(said: object, limit: int = TEXT) -> str:
     plain = "".join(" " if unicodedata.category(letter)[0] in "CZ" else letter for letter in text)
     line = " ".join(plain.split())
     return line if len(line) <= limit else line[:limit] + "…"
+
+
+def reason_of(reply: Message) -> str:
+    """The client's own words where Flower passes them on, without the wrapping and on one line."""
+    text = COLOURS.sub("", reply.error.reason or f"error code {reply.error.code}")
+    if "ray::" in text:  # a traceback, the words in its last line
+        text = text.strip().splitlines()[-1].split("Exception: ", 1)[-1].removeprefix(FLOWERS_WORDS)
+    return shown(" ".join(text.split()).split(":<'", 1)[-1].removesuffix("'>"))
 
 
 def what_is_wrong(error: Unfit) -> str:

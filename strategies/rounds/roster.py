@@ -169,9 +169,7 @@ class Roster:
         for node, said in sorted(replies.content.items()):
             try:
                 sites.append(_site(int(node), said, registered.get(int(node))))
-            except (
-                Exception
-            ) as error:  # it comes from another machine: whatever is wrong with it is its own trouble
+            except Exception as error:  # it comes from another machine, and is that one's trouble alone
                 words = f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
                 self._leave_out(shown(words, LONGEST))
         return sites
@@ -224,9 +222,8 @@ class Roster:
 
     def _leave_out(self, reason: str) -> None:
         if self._error.count("\n") < TOLD and reason.partition(": ")[2] not in self._error:
-            self._error += (
-                f"\n{reason}" if self._error else reason
-            )  # every site's trouble, but each only once
+            # every site's trouble, but each only once
+            self._error = f"{self._error}\n{reason}".lstrip("\n")
         self._tell("warning", message=f"Left out: {reason}")
 
     def _conflict(self, site: Site, nodes: set[int]) -> str | None:

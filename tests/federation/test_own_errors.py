@@ -11,7 +11,7 @@ from inprocess import sites
 
 from client_app import site
 from strategies import StrategyError
-from strategies.rounds.exchange import reason_of
+from strategies.rounds.replies import reason_of
 
 Federate = Callable[..., Outcome]
 SOURCE = """
