@@ -18,7 +18,8 @@ from mutations import copy_of, mutate
 import strategies
 from fedbayes.protocol.settings import Settings
 from server_app.stored import read_config
-from strategies.rounds.loop import Loop, Row
+from strategies.rounds.loop import Loop
+from strategies.rounds.measures import Row
 from strategies.rounds.roster import Roster, StrategyError
 from strategies.rounds.state import State
 
