@@ -3,12 +3,13 @@ VENV ?= .venv
 PYTHON ?= python3
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
+READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: run test fuzz test-federation docker-test lint bench bench-full clean
+.PHONY: run test fuzz soak test-federation docker-test docs lint bench bench-full clean
 
 ## pFedBayes on scikit-learn's scanned digits with ten clients: a result in half a minute
 run: $(READY)
-	$(VENV)/bin/fedbayes run dataset=digits size=medium rounds=60 personal-steps=5 zeta=0.5
+	$(VENV)/bin/fedbayes run dataset=digits size=medium rounds=60 personal-steps=5 zeta=auto
 
 ## all tests, a file at a time on each core (JOBS=0: one after the other)
 JOBS ?= auto
@@ -23,9 +24,21 @@ fuzz: $(READY)
 test-federation: $(READY)
 	$(VENV)/bin/python -m pytest -q -m deployment tests/federation
 
+## a federation for an hour under a seeded script of faults (SITES=4 MINUTES=6 SEED=1): docs/reliability.md
+SITES ?= 12
+MINUTES ?= 60
+SEED ?= 0
+soak: $(READY)
+	$(VENV)/bin/python experiments/soak.py --sites $(SITES) --minutes $(MINUTES) --seed $(SEED)
+
 ## docker/compose.yml on a real engine, where one can be had
 docker-test: $(READY)
 	PYTHON=$(VENV)/bin/python docker/test
+
+## the documentation as a site in site/, strictly: a broken link is an error
+docs: $(READY_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet
+	@echo "site/index.html"
 
 ## speed, memory and bytes: the quick part, about ten minutes (OPTIONS='--only step --data-dir DIR --out-dir DIR')
 bench: $(READY_BENCH)
@@ -50,5 +63,10 @@ $(READY_BENCH): $(READY)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' && touch $(READY_BENCH) || \
 		echo "bayesian-torch cannot be installed here; the benchmark of a step goes without it."
 
+$(READY_DOCS): pyproject.toml
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10'
+	touch $(READY_DOCS)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -51,7 +51,8 @@ def around(network: nn.Module, theta: Tensor, buffers: Mapping[str, Tensor]) -> 
     views = unflatten(theta, shapes_of(network))
     leaves = {id(old): nn.Parameter(views[name]) for name, old in trained(network).items()}
     kept = {id(old): buffers[name] for name, old in network.named_buffers() if name in buffers}
-    return copy.deepcopy(network, leaves | kept)  # in place of the old ones
+    constants = {id(old): old for old in frozen(network).values()}  # one for all copies
+    return copy.deepcopy(network, leaves | kept | constants)  # in place of the old ones
 
 
 def state_dict_of(network: nn.Module) -> dict[str, Tensor]:
@@ -156,10 +157,21 @@ class Split:
 
     def named(self, shared: Tensor, own: Tensor) -> dict[str, Tensor]:
         """Every parameter by its name, as views into the shared (S,) and a client's own (T − S,)."""
-        parts = [
-            {k: v for k, v in self.shapes.items() if (k in self.stays) is stays} for stays in (False, True)
-        ]
-        return unflatten(shared, parts[0]) | unflatten(own, parts[1])
+        return self.named_shared(shared) | unflatten(own, self.own_shapes)
+
+    def named_shared(self, shared: Tensor) -> dict[str, Tensor]:
+        """The shared ones by their names, as views."""
+        return unflatten(shared, {k: v for k, v in self.shapes.items() if k not in self.stays})
+
+    @property
+    def shared_names(self) -> list[str]:
+        """Of those that are shared, in their order."""
+        return [name for name in self.shapes if name not in self.stays]
+
+    @property
+    def own_shapes(self) -> Shapes:
+        """Of those that stay."""
+        return {k: v for k, v in self.shapes.items() if k in self.stays}
 
     def _columns(self, v: Tensor, stays: bool) -> Tensor:
         parts = torch.split(v, [size for _, size in self._sizes()], -1)

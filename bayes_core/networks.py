@@ -2,10 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+INPUT = "input"  # noise that depends on the input
+NoiseKind = (
+    float | Literal["input"] | None
+)  # a standard deviation, the network's own output, or learned for all alike
 
 
 def dnn(inputs: Sequence[int], classes: int) -> nn.Module:
@@ -52,28 +57,36 @@ class Photographs(nn.Sequential):
 class WithNoise(nn.Module):
     """A network for a regression: for each example the mean, and the logarithm of the noise's standard deviation.
 
-    The noise is one number for all examples. Where it is learned, it is one more weight of the network, with a
-    distribution at each client and a prior at the server as all others have. Its logarithm is `START` at the weight 0
-    and changes by `PACE` times the weight, so that it moves within a few hundred steps of a usual learning rate.
+    The noise is one number for all examples: given, or learned as one more weight of the network, with a distribution
+    at each client and a prior at the server as all others have. Its logarithm is `START` at the weight 0 and changes by
+    `PACE` times the weight, so that it moves within a few hundred steps of a usual learning rate. Or it depends on the
+    input (`INPUT`): then it is the network's second output, between `START` − `BOUND` and `START` + `BOUND`.
     """
 
     START, PACE = math.log(0.5), 3.0  # targets are scaled to standard deviation 1
+    BOUND = 4.0  # a factor of 55 either way: no single example can make its noise vanish
 
-    def __init__(self, network: nn.Module, noise: float | None) -> None:
+    def __init__(self, network: nn.Module, noise: NoiseKind) -> None:
         super().__init__()
         self.network = network
-        self.fixed = None if noise is None else math.log(noise)
+        self.by_input = noise == INPUT
+        self.fixed = None if noise is None or isinstance(noise, str) else math.log(noise)
         self.noise = nn.Parameter(torch.zeros(1)) if noise is None else None
 
     @property
     def log_noise(self) -> Tensor:
-        """Shape (1,)."""
+        """Of all examples alike, shape (1,)."""
+        if self.by_input:
+            raise ValueError("This noise depends on the input.")
         if self.noise is None:
             return torch.tensor([self.fixed])
         return self.START + self.PACE * self.noise
 
     def forward(self, x: Tensor) -> Tensor:
         mean: Tensor = self.network(x)
+        if self.by_input:
+            raw = mean[..., 1:]
+            return torch.cat([mean[..., :1], self.START + self.BOUND * torch.tanh(raw / self.BOUND)], -1)
         if self.fixed is not None:  # filled in where the mean is: nothing is copied from the host
             return torch.cat([mean, torch.full_like(mean, self.fixed)], -1)
         return torch.cat([mean, self.log_noise.to(mean).expand_as(mean)], -1)

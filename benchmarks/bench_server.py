@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from bayes_core import Gaussian, symmetric_kl_matrix
-from bayes_core.server.aggregate import Aggregate, Mean, Moments
+from bayes_core.server.aggregate import Aggregate, Mean
 from bayes_core.server.clustering import BLOCK
+from bayes_core.server.moments import Moments
 from benchmarks.measure import Measurement, Options
 
 TITLE = "The server"

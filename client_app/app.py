@@ -1,15 +1,18 @@
 """The Flower ClientApp: unpack the message, ask the method, pack the reply.
 
 Three kinds of message: `query.hello` (who are you), `train` (one round, with evaluation when due) and
-`evaluate` (evaluation only). What leaves the site: the localized global distribution, and metrics as numbers
-or binned counts. What goes wrong is told in full in the site's own log, and without paths to the coordinator.
+`evaluate` (evaluation only); with secure sums a fourth, `query.unmask`. What leaves the site: the localized global
+distribution, and metrics as numbers or binned counts. What goes wrong is told in full in the site's own log, and
+without paths to the coordinator.
 """
 
+import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -22,15 +25,26 @@ from client_app.calibrate import calibration
 from client_app.data import DataError
 from client_app.data_seen import remember, require_same
 from client_app.measure import measure
-from client_app.method import Received
-from client_app.redact import SiteError, redact
-from client_app.site import Participant, is_real, participant, shares_labels, site_name
+from client_app.method import Received, Tensors
+from client_app.redact import Refusal, SiteError, redact
+from client_app.site import (
+    Participant,
+    installed_version,
+    is_real,
+    participant,
+    place_of,
+    shares_labels,
+    site_name,
+)
 from client_app.stages import Departure
-from client_app.store import Store, holds
+from client_app.store import Store, Stored, holds
 from fedbayes.protocol import messages as key
-from fedbayes.protocol.settings import SettingsError
+from fedbayes.protocol.settings import Settings, SettingsError
 from fedbayes.protocol.streams import reseed
 from fedbayes.protocol.user_code import problem
+
+if TYPE_CHECKING:
+    from client_app.masking import Secrets
 
 app = ClientApp()
 Handler = Callable[[Message, Context], Message]
@@ -94,17 +108,45 @@ def hello(message: Message, context: Context) -> Message:
             key.GROUP: -1 if data.group is None else data.group,
             key.PARTITIONS: int(config.get("num-partitions", 0)),
         }
+        if is_real(config):
+            said[key.INSTALLED] = installed_version()
         if one.data_changed:
             said[key.DATA_CHANGED] = True
         if one.site.validation is not None:
             said[key.N_VALIDATION] = len(one.site.validation[1])
-        if data.classes and not data.many and shares_labels(config):
+        if one.settings.secure_sum:
+            said |= _secrets(context, one.settings).introduce(one.settings.run_name)
+        elif data.classes and not data.many and shares_labels(config):
             said[key.LABELS] = torch.bincount(data.y_train, minlength=len(data.classes)).tolist()
     except (DataError, ValueError) as error:
         said[key.ERROR] = redact(error) if is_real(config) else str(error)
         if is_real(config):
             _log(context, f"cannot take part: {error}")
     return Message(RecordDict({key.HELLO: ConfigRecord(said)}), reply_to=message)  # type: ignore[arg-type]
+
+
+@app.query("unmask")
+@discreet
+def unmask(message: Message, context: Context) -> Message:
+    """Of a secure sum: what takes the masks off, for the sites that are left in it."""
+    from client_app.secure import unmask
+
+    said = message.content[key.UNMASK]
+    secrets = _secrets(context, Settings.parse(json.loads(str(said[key.SETTINGS]))))
+    with Store(secrets.folder, "", secrets.durable).locked():
+        reply = unmask(said, message.content.array_records.get(key.MASKED), secrets)
+    return Message(reply, reply_to=message)
+
+
+def _secrets(context: Context, settings: Settings) -> "Secrets":
+    """What this site keeps for secure sums; imported where a run has such."""
+    from client_app.masking import Secrets
+    from client_app.proof import Identity
+
+    config = context.node_config
+    keys = config.get("keys")
+    folder, name = place_of(config, settings)
+    return Secrets(folder, name, "state-dir" in config, Identity(Path(str(keys))) if keys else None)
 
 
 @app.train()
@@ -131,9 +173,14 @@ def _exchange(message: Message, context: Context) -> Message:
         if one.site.data_print:
             require_same(one.folder, one.site.data_print, one.settings.run_name, store.uuid, one.data_changed)
             remember(one.folder, one.site.data_print, store.uuid)
-        reply = _answer(message, one, store)
+        reply = own = _answer(message, one, store)
+        if one.settings.secure_sum:
+            from client_app.secure import masked
+
+            secrets, examples = _secrets(context, one.settings), len(one.site.data.y_train)
+            reply = masked(own, message.content, one.settings, secrets, examples)
     if one.real:
-        _log(context, site_log.describe(message.content, reply, time.monotonic() - began))
+        _log(context, site_log.describe(message.content, own, time.monotonic() - began))
     return Message(reply, reply_to=message)
 
 
@@ -153,37 +200,57 @@ def _answer(message: Message, one: Participant, store: Store) -> RecordDict:
     reply = RecordDict()
     if said[key.EVALUATE]:
         models = method.models(state, received)
-        reply.update(measure(method, site, models, number, one.tells_labels))
+        reply.update(measure(method, site, models, number, one.tells_labels and not one.settings.secure_sum))
         if said.get(key.CLOSING) and "pm" in models:
             made = models["pm"].tensors()
             if not holds(state, made):  # it is made from what was received
                 store.save_model(
                     number - 1, made | calibration(method, models["pm"], site.validation, number)
                 )
+    refusal = {}
     if said[key.TRAIN]:
-        reseed(site.device, one.settings.seed, site.origin, number, "network")  # dropout and the like
+        try:
+            reply.update(_train(message, one, store, stored, state, received))
+        except Refusal as words:
+            refusal[key.REFUSAL] = str(words)
+    if notes := {str(i): note for i, note in enumerate(store.notes)} | refusal:
+        reply[key.NOTES] = ConfigRecord(notes)  # type: ignore[arg-type]
+    return reply
+
+
+def _train(
+    message: Message, one: Participant, store: Store, stored: Stored | None, state: Tensors, received: Tensors
+) -> RecordDict:
+    """One client round, saved; what it sends. Refusal where the site takes no part in it."""
+    said, method, site, reply = message.content[key.EXCHANGE], one.method, one.site, RecordDict()
+    number = int(said[key.ROUND])  # type: ignore[arg-type]
+    reseed(site.device, one.settings.seed, site.origin, number, "network")  # dropout and the like
+    if one.settings.dp_example_noise:
+        from client_app.budget import train_within
+
+        trained = train_within(one, store, state, received, number)
+    else:
         trained = method.train(state, received, number)
-        if not all(map(is_finite, without_buffers(trained.state).values())):
-            raise SiteError("training diverged to values that are not finite; the state before it is kept")
-        kept = trained.state
-        if one.settings.temperature_scaling:
-            kept = kept | calibration(method, method.model_of(trained, received), site.validation, number)
-        store.save(number, kept, stored)
-        out = Departure(dict(trained.uploads), dict(trained.report), trained, received, number)
-        for stage in one.stages:
-            stage.leave(out)
-        reply[key.REPORT] = MetricRecord(dict(out.report))
-        if clash := sorted(key.RESERVED & out.uploads.keys()):
-            raise SiteError(
-                f'a method cannot upload a tensor named "{clash[0]}": messages use that name themselves'
-            )
-        for name, upload in out.uploads.items() if said[key.UPLOAD] else ():
-            base = trained.bases.get(name)
-            reply[name] = one.codec.leave(upload, None if base is None else received[base])
-            if shares and base is not None:
-                buffers = buffers_in(trained.state) if trained.buffers is None else trained.buffers
-                found = flat_statistics(buffers, statistics_of(site.network))
-                reply[name + key.STATISTICS] = one.codec.leave(found, None)
-    if store.notes:
-        reply[key.NOTES] = ConfigRecord({str(i): note for i, note in enumerate(store.notes)})
+    if not all(map(is_finite, without_buffers(trained.state).values())):
+        raise SiteError("training diverged to values that are not finite; the state before it is kept")
+    kept = trained.state
+    if one.settings.temperature_scaling or one.settings.conformal:
+        kept = kept | calibration(method, method.model_of(trained, received), site.validation, number)
+    store.save(number, kept, stored)
+    out = Departure(dict(trained.uploads), dict(trained.report), trained, received, number)
+    for stage in one.stages:
+        stage.leave(out)
+    reply[key.REPORT] = MetricRecord(dict(out.report))
+    if clash := sorted(key.RESERVED & out.uploads.keys()):
+        raise SiteError(
+            f'a method cannot upload a tensor named "{clash[0]}": messages use that name themselves'
+        )
+    statistics = received.statistics if isinstance(received, Received) else {}
+    for name, upload in out.uploads.items() if said[key.UPLOAD] else ():
+        base = trained.bases.get(name)
+        reply[name] = one.codec.leave(upload, None if base is None else received[base])
+        if base is not None and base in statistics:
+            buffers = buffers_in(trained.state) if trained.buffers is None else trained.buffers
+            found = flat_statistics(buffers, statistics_of(site.network))
+            reply[name + key.STATISTICS] = one.codec.leave(found, None)
     return reply

@@ -4,18 +4,52 @@ import torch
 from torch import Tensor
 
 from bayes_core.predict.calibration import fit_temperature
+from bayes_core.predict.conformal import class_scores, least, number_scores, quantile
 from bayes_core.predict.predictor import Predictor
+from client_app.data import DataError
 from client_app.method import ClientMethod
 from client_app.prepare import Pair
+from fedbayes.protocol.settings import Settings
+from fedbayes.protocol.streams import PREDICT, stream
 
 
 def calibration(
     method: ClientMethod, model: Predictor, validation: Pair | None, server_round: int
 ) -> dict[str, Tensor]:
-    """What is kept with a personal model: the temperature, where one is asked for."""
-    if not method.settings.temperature_scaling or validation is None:
+    """What is kept with a personal model, where it is asked for: `temperature`; `conformal`, level and threshold."""
+    settings, kept = method.settings, {}
+    if validation is None:
         return {}
-    return {"temperature": torch.tensor(temperature(method, model, validation, server_round))}
+    if settings.temperature_scaling:
+        kept["temperature"] = torch.tensor(temperature(method, model, validation, server_round))
+    if settings.conformal:
+        # the draws that `fedbayes predict` will make: a new example is treated exactly as these are
+        found = threshold(method, model, validation, stream(0, PREDICT, device=method.device))
+        kept["conformal"] = torch.tensor([settings.conformal, found], dtype=torch.float64)
+    return kept
+
+
+def threshold(method: ClientMethod, model: Predictor, validation: Pair, generator: torch.Generator) -> float:
+    """The score that a conformal answer may have; of numbers in units of the predicted standard deviation."""
+    (x, y), samples = validation, method.settings.eval_samples
+    if y.is_floating_point():
+        scores = number_scores(model.forecast(x, samples, generator), y)
+    else:
+        scores = class_scores(model.predict(x, samples, generator).probabilities, y)
+    return quantile(scores, method.settings.conformal)
+
+
+def require_enough(settings: Settings, validation: Pair | None, many: bool) -> None:
+    """DataError where conformal sets are asked for that cannot be had."""
+    if not settings.conformal or validation is None:
+        return
+    if many:
+        raise DataError("conformal is about one class or number an example, but these have several labels.")
+    if (n := len(validation[1])) < (need := least(settings.conformal)):
+        raise DataError(
+            f"conformal={settings.conformal:g} takes at least {need} validation examples, and "
+            f"validation-fraction={settings.validation_fraction:g} leaves {n}; raise it, or lower conformal."
+        )
 
 
 def temperature(method: ClientMethod, model: Predictor, validation: Pair, server_round: int) -> float:

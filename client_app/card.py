@@ -12,7 +12,7 @@ from torch import nn
 
 from bayes_core.families import Family, named
 from bayes_core.flat import fingerprint
-from bayes_core.networks import NETWORKS
+from bayes_core.networks import NETWORKS, NoiseKind
 from client_app.method import ClientMethod
 from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.models import build
@@ -38,7 +38,7 @@ class Card:
     image_size: int  # to which images in a folder are scaled; 0 = as they are
     eval_samples: int
     seed: int
-    noise: float | None  # of numbers as targets, in their own units; None: learned
+    noise: NoiseKind  # of numbers as targets, in their own units; None: learned, input: by the network
 
     @classmethod
     def of(cls, method: ClientMethod, run: str, site: str, agreement: Agreement) -> "Card":

@@ -3,21 +3,30 @@
 Tallies (bayes_core/predict/metrics.py) and binned counts: all that leaves a site of these data.
 """
 
+import torch
 from flwr.app import MetricRecord
 from torch import Tensor
 
 from bayes_core.families import wide
 from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import fit_temperature, scale
-from bayes_core.predict.histograms import confusion_counts, entropy_counts, score_counts
+from bayes_core.predict.conformal import measured_intervals, measured_sets
+from bayes_core.predict.forecast import Forecast
+from bayes_core.predict.histograms import (
+    answer_counts,
+    confusion_counts,
+    entropy_counts,
+    score_counts,
+    value_counts,
+)
 from bayes_core.predict.metrics import tally, tally_numbers
-from bayes_core.predict.predictor import Predictor
-from client_app.calibrate import validated
+from bayes_core.predict.predictor import Predictor, WeightsPredictor
+from client_app.calibrate import threshold, validated
 from client_app.method import ClientMethod
 from client_app.prepare import Pair
 from client_app.site import Site
 from fedbayes.protocol.columns import VALIDATION
-from fedbayes.protocol.messages import COUNTS
+from fedbayes.protocol.messages import CONFORMAL, COUNTS
 
 Records = dict[str, MetricRecord]
 
@@ -39,12 +48,13 @@ def measure(
     records: Records = {}
     nonzero: dict[str, float] = {}  # of sparse models
     temperatures: dict[str, float] = {}  # where they are fitted
+    conformal: dict[str, dict[str, float]] = {title: {} for title in CONFORMAL}  # likewise
     counts: dict[str, list[int] | list[float]] = {}  # for the report
-    sizes = [shape.numel() for shape in shapes_of(site.network).values()]
     for name, model in models.items():
         if site.data.classes:
             found, predicted, fitted = _classes(method, site, name, model, server_round)
             counts[f"{name}_entropy"] = entropy_counts(predicted)
+            counts[f"{name}_answers"] = answer_counts(predicted, site.data.y_test.reshape(-1))
             records |= found
             if tells_labels and not site.data.many and len(site.data.classes) <= MOST_CLASSES:
                 counts[f"{name}_confusion"] = confusion_counts(predicted, site.data.y_test)
@@ -52,15 +62,22 @@ def measure(
             if fitted is not None:
                 temperatures[name] = fitted
         else:
-            records[name] = _numbers(method, site, name, model, server_round)
+            test = site.data.x_test, site.data.y_test
+            found_of_test = _forecast(method, site, model, test, server_round, f"evaluate {name}")
+            records[name] = MetricRecord(dict(tally_numbers(*found_of_test)))
+            counts[f"{name}_values"] = value_counts(*found_of_test, site.data.agreement.target_scale)
             if site.validation:
-                held = _forecasts(method, site, model, site.validation, server_round, "validate")
-                records[name + VALIDATION] = held
-        if name == "pm":  # the server has the weights of its own distribution
-            counts |= model.weight_counts(sizes)
+                held = _forecast(method, site, model, site.validation, server_round, "validate")
+                records[name + VALIDATION] = MetricRecord(dict(tally_numbers(*held)))
+        for title, number in _conformal(method, site, name, model, server_round).items():
+            conformal[title][name] = number
+        # The server has the weights of its own distribution; where examples are private, those of the personal one are.
+        if name == "pm" and method.mechanism is None:
+            network = model.network if isinstance(model, WeightsPredictor) else site.network
+            counts |= model.weight_counts([shape.numel() for shape in shapes_of(network).values()])
         if (ratio := model.nonzero()) is not None:
             nonzero[name] = ratio
-    for title, numbers in (("nonzero", nonzero), ("temperature", temperatures)):
+    for title, numbers in (("nonzero", nonzero), ("temperature", temperatures), *conformal.items()):
         if numbers:
             records[title] = MetricRecord(dict(numbers))
     records[COUNTS] = MetricRecord(counts)  # type: ignore[arg-type]  # a dict is invariant in its values
@@ -93,18 +110,33 @@ def _classes(
     return records, found.probabilities, fitted
 
 
-def _numbers(
+def _conformal(
     method: ClientMethod, site: Site, name: str, model: Predictor, server_round: int
-) -> MetricRecord:
-    """The predictive of a regression on test data."""
-    test = site.data.x_test, site.data.y_test
-    return _forecasts(method, site, model, test, server_round, f"evaluate {name}")
+) -> dict[str, float]:
+    """Coverage on test data and the mean size of sets or width of intervals, where they are asked for."""
+    if not method.settings.conformal or site.validation is None:
+        return {}
+    samples = method.settings.eval_samples
+    x, y = site.data.x_test, site.data.y_test
+    if not len(y):
+        return {}
+
+    def generator() -> torch.Generator:
+        """The same draws for validation and test: the model treats both alike."""
+        return method.stream(server_round, f"evaluate {name}")
+
+    found = threshold(method, model, site.validation, generator())
+    if site.data.classes:
+        measured = measured_sets(model.predict(x, samples, generator()).probabilities, y, found)
+        return dict(zip((CONFORMAL[0], CONFORMAL[1]), measured, strict=True))
+    covered, width = measured_intervals(model.forecast(x, samples, generator()), y, found)
+    return {CONFORMAL[0]: covered, CONFORMAL[2]: width * site.data.agreement.target_scale[1]}
 
 
-def _forecasts(
+def _forecast(
     method: ClientMethod, site: Site, model: Predictor, examples: Pair, server_round: int, purpose: str
-) -> MetricRecord:
-    """The predictive of a regression, in the target's own units."""
+) -> tuple[Forecast, Tensor]:
+    """The predictive of a regression, and the targets, in their own units."""
     (x, y), (mean, deviation) = examples, site.data.agreement.target_scale
     found = model.forecast(x, method.settings.eval_samples, method.stream(server_round, purpose))
-    return MetricRecord(dict(tally_numbers(found.unscaled(mean, deviation), wide(y) * deviation + mean)))
+    return found.unscaled(mean, deviation), wide(y) * deviation + mean

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,16 @@ from bayes_core.inference.augment import Augment, FlipCrop
 from bayes_core.inference.plain import settled
 from bayes_core.inference.recipe import steps_for
 from bayes_core.likelihoods import balanced, balanced_labels, likelihood_of
+from bayes_core.parts import hold, plain_in
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from fedbayes.protocol.codec import Wire
-from fedbayes.protocol.messages import STATISTICS
+from fedbayes.protocol.messages import BODY, STATISTICS
 from fedbayes.protocol.settings import Options, Settings, SettingsError
 from fedbayes.protocol.streams import stream
 from fedbayes.protocol.user_code import find_half
+
+if TYPE_CHECKING:
+    from bayes_core.inference.private import Mechanism
 
 Tensors = Mapping[str, Tensor]
 
@@ -47,7 +51,8 @@ class Received(dict[str, Tensor]):
 
     def only(self, name: str) -> "Received":
         """One of several distributions, as the only one: `w`."""
-        return Received({"w": self[name]}, {"w": self.statistics[name]} if name in self.statistics else {})
+        statistics = {"w": self.statistics[name]} if name in self.statistics else {}
+        return Received(_alone(self, name), statistics)
 
 
 def statistics_in(received: Tensors, name: str = "w") -> Tensors:
@@ -57,7 +62,12 @@ def statistics_in(received: Tensors, name: str = "w") -> Tensors:
 
 def only(received: Tensors, name: str) -> Tensors:
     """One of several received distributions, as the only one: `w`."""
-    return received.only(name) if isinstance(received, Received) else {"w": received[name]}
+    return received.only(name) if isinstance(received, Received) else _alone(received, name)
+
+
+def _alone(received: Tensors, name: str) -> dict[str, Tensor]:
+    """Plain weights beside several distributions are those of each."""
+    return {"w": received[name]} | ({BODY: received[BODY]} if BODY in received else {})
 
 
 PLAIN_SGD_LACKS = ("optimizer", "adam-beta2", "lr-global")
@@ -85,6 +95,9 @@ class ClientMethod(ABC):
     # Its steps are SGD's, at rates of its own: of those of all methods, PLAIN_SGD_LACKS are not for it.
     plain_sgd: ClassVar[bool] = False
     augments: ClassVar[bool] = True  # it trains on batches that can be augmented
+    # Nothing of its data leaves but by `mechanism`, where there is one. Said by each class for itself: what a subclass
+    # does in other ways may see data.
+    private_examples: ClassVar[bool] = False
     options: Any
     family: Family
 
@@ -101,6 +114,7 @@ class ClientMethod(ABC):
         weighted = settings.class_weights == "balanced" and not y.is_floating_point()
         balance = balanced_labels if y.ndim == 2 else balanced
         self.likelihood = balance(y) if weighted and len(y) else likelihood_of(y)
+        self.mechanism = self._private(network) if settings.dp_example_noise else None
         self.site = site
         self.device = device
         # stream(round, purpose): this client's random numbers for one purpose in one round
@@ -115,6 +129,18 @@ class ClientMethod(ABC):
             raise SettingsError(
                 f"augment={settings.augment} changes batches, which method={settings.method} does not take."
             )
+
+        if settings.dp_example_noise:
+            from client_app.examples import require_private
+
+            require_private(settings, vars(cls).get("private_examples", False))
+
+    def _private(self, network: nn.Module) -> "Mechanism":
+        """How single examples are hidden from whoever sees uploads (`dp-example-noise`)."""
+        from client_app.examples import mechanism_of, require_private_network
+
+        require_private_network(network, self.settings)
+        return mechanism_of(self.settings)
 
     def _flip_crop(self, server_round: int, purpose: str = "train") -> Augment:
         """From a stream of its own, so that nothing else moves."""
@@ -136,7 +162,11 @@ class ClientMethod(ABC):
     def restore(cls, network: nn.Module, family: Family, tensors: Tensors) -> Predictor | None:
         """The personal model in a client's file: in its state, or as its predictor's `tensors()`; None without one."""
         v = next((tensors[name] for name in PERSONAL if name in tensors), None)
-        return None if v is None else WeightsPredictor(network, family, v, buffers_in(tensors))
+        if v is None:
+            return None
+        plain = plain_in(tensors)
+        network = hold(network, plain) if plain else network
+        return WeightsPredictor(network, family, v, buffers_in(tensors), plain)
 
     @property
     def rho_origin(self) -> float:
@@ -175,10 +205,10 @@ class ClientMethod(ABC):
         buffers = {**buffers_of(self.network), **statistics_in(received)}
         if not statistics_in(received):
             return buffers
-        return settled(self.network, self.family.centre(v), buffers, self.x)
+        return settled(self.network_for(received), self.family.centre(v), buffers, self.x)
 
     def network_for(self, received: Tensors) -> nn.Module:
-        """The network that the server's weights are for: the clients' own, unless a method makes it wider."""
+        """The network that the server's weights are for: the clients' own, unless a method makes another of it."""
         return self.network
 
     def model_of(self, trained: Trained, received: Tensors) -> Predictor:

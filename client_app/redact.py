@@ -11,6 +11,10 @@ class SiteError(ValueError):
     """Something that a site reports in words that may leave it: without a path, without data."""
 
 
+class Refusal(SiteError):
+    """A site takes no part in training, for a reason of its own, and still measures models."""
+
+
 def redact(error: BaseException) -> str:
     """The part of an error that may leave a site; a path stands only in what is left out."""
     if isinstance(error, SiteError | SettingsError):

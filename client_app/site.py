@@ -4,14 +4,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayes_core.networks import in_bfloat16
+from bayes_core.networks import NoiseKind, in_bfloat16
 from client_app import method as methods
+from client_app.calibrate import require_enough
 from client_app.card import Card
 from client_app.data import NAMES, ClientData, Split, load, load_site, simulated_sites
 from client_app.data import forget as forget_data
@@ -19,9 +21,10 @@ from client_app.prepare import hold_out, random_labels
 from client_app.redact import SiteError
 from client_app.stages import Stage, stages_of
 from fedbayes.protocol.agreement import Agreement, Claim
+from fedbayes.protocol.budget import Budget
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.models import build
-from fedbayes.protocol.settings import DATASET_NAME, DEVICE, NAME, RESERVED_RUN_NAMES, Settings
+from fedbayes.protocol.settings import DATASET_NAME, DEVICE, FUNCTION, NAME, RESERVED_RUN_NAMES, Settings
 from fedbayes.protocol.streams import stream
 
 SIMULATED = "partition-id"  # Flower's simulation tells a client only this
@@ -57,6 +60,7 @@ class Participant:
     real: bool  # a site of its own, not one of a simulation
     tells_labels: bool  # how many examples of each class are here is no secret
     data_changed: bool  # its owner knows that its data are not those that the run began with
+    budget: Budget | None  # of its owner, for what leaves in all runs together
 
 
 NodeConfig = tuple[tuple[str, str | int | float | bool], ...]
@@ -69,6 +73,7 @@ def participant(config: NodeConfig, settings_text: str, agreed: str | None) -> P
     The node's own configuration as pairs: processes that serve several nodes, or several messages, ask once for each.
     """
     settings = Settings.parse(json.loads(settings_text))
+    require_allowed_code(dict(config), settings)
     run = settings.run_name
     if run and (not NAME.fullmatch(run) or run in RESERVED_RUN_NAMES):
         raise ValueError(f"{run[:40]!r} is no name of a run")
@@ -90,12 +95,29 @@ def participant(config: NodeConfig, settings_text: str, agreed: str | None) -> P
         real,
         shares_labels(dict(config)),
         changed,
+        owners_budget(dict(config), settings),
     )
 
 
 def is_real(config: Mapping[str, object]) -> bool:
     """Whether the node of this configuration is a site of its own, with an owner: a simulation names no site."""
     return "site-id" in config
+
+
+def installed_version() -> str:
+    """Of fedbayes as its owner has installed it here; the run's own code comes from the coordinator."""
+    try:
+        return metadata.version("fedbayes")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def place_of(config: Mapping[str, Any], settings: Settings) -> tuple[Path, str]:
+    """This site's folder for a run, and its name, without a look at its data."""
+    name, states = site_name(config, settings), config.get("state-dir")
+    if is_real(config) and not states:
+        raise SiteError("The node's configuration takes state-dir: a folder for the personal model.")
+    return Path(str(states) if states else Path(settings.out_dir) / "state") / settings.run_name / name, name
 
 
 def site_name(config: Mapping[str, Any], settings: Settings | None = None) -> str:
@@ -109,6 +131,40 @@ def site_name(config: Mapping[str, Any], settings: Settings | None = None) -> st
             f"The node's configuration takes site-id of letters, digits, '.', '_' and '-', not {name!r}."
         )
     return name
+
+
+def require_allowed_code(config: Mapping[str, object], settings: Settings) -> None:
+    """SiteError where a run names code of this machine that its owner has not opened to runs.
+
+    `own-code` in the node's configuration: packages, with commas between. Where it is missing, all are open.
+    """
+    if "own-code" not in config:
+        return
+    opened = [package for package in str(config["own-code"]).split(",") if package]
+    named = [settings.model] if FUNCTION.fullmatch(settings.model) else []
+    named += [settings.method] if settings.is_foreign else []
+    for name in named:
+        module = name.partition(":")[0]
+        if not any(module == package or module.startswith(f"{package}.") for package in opened):
+            raise SiteError(
+                f"A run cannot choose code at a site; its owner lets it use {name[:60]} with "
+                f"`fedbayes site --allow-code {module.partition('.')[0][:40]}`."
+            )
+
+
+def owners_budget(config: Mapping[str, object], settings: Settings) -> Budget | None:
+    """`dp-budget` of the node's configuration; SiteError where a run would pass it by having no noise at all."""
+    if "dp-budget" not in config:
+        return None
+    try:
+        budget = Budget.read(str(config["dp-budget"]))
+    except ValueError:
+        raise SiteError("The node's configuration takes dp-budget: ε such as 8, or ε@δ.") from None
+    if not settings.dp_example_noise:
+        raise SiteError(
+            "The owner of this site has set a privacy budget, and a run without dp-example-noise keeps to none."
+        )
+    return budget
 
 
 def shares_labels(config: Mapping[str, object]) -> bool:
@@ -179,6 +235,7 @@ def _site(
     if 0 <= share[0] < settings.noisy_clients:
         y = random_labels(y, len(data.classes), stream(settings.seed, origin, "random labels"))
     kept, held = hold_out(x, y, settings.validation_fraction, stream(settings.seed, origin, "validation"))
+    require_enough(settings, held, data.many)
     data = replace(data, x_train=kept[0], y_train=kept[1])
     validation = None if held is None else (held[0].to(device), held[1].to(device))
     shape, outputs = tuple(data.x_train.shape[1:]), len(data.classes)
@@ -197,7 +254,7 @@ def _network(
     shape: tuple[int, ...],
     outputs: int,
     seed: int,
-    noise: float | None,
+    noise: NoiseKind,
     device: torch.device,
     precision: str,
     many: bool,

@@ -13,7 +13,7 @@ from flwr.app import RecordDict
 
 from bayes_core.predict.metrics import summarise
 from fedbayes.protocol.columns import HEADLINES, MODELS
-from fedbayes.protocol.messages import CLUSTER, EXCHANGE, REPORT, ROUND, RUN, TRAIN
+from fedbayes.protocol.messages import CLUSTER, EPSILON, EXCHANGE, NOTES, REFUSAL, REPORT, ROUND, RUN, TRAIN
 
 BYTES, KEPT = 1_000_000, 5
 
@@ -40,8 +40,13 @@ def describe(asked: RecordDict, reply: RecordDict, seconds: float) -> str:
     parts = [str(said[RUN])]
     if said[TRAIN]:
         parts.append(f"round {number}")
-        if (cluster := dict(reply[REPORT]).get(CLUSTER)) is not None:
+        report = dict(reply.get(REPORT, {}))
+        if (cluster := report.get(CLUSTER)) is not None:
             parts.append(f"cluster {cluster!s}")
+        if (spent := report.get(EPSILON)) is not None:
+            parts.append(f"ε {spent!s:.5} spent")
+        if (refusal := dict(reply.get(NOTES, {})).get(REFUSAL)) is not None:
+            parts.append(f"not trained: {refusal!s}")
     measured = [name for name in MODELS if name in reply]
     if measured:
         parts.append(f"after round {number - 1}:")

@@ -4,6 +4,8 @@
     python experiments/same_figures.py record DIR2     # with the other
     python experiments/same_figures.py compare DIR DIR2
 
+With `record DIR --engine flower`, whether Flower's own simulation gives those of the embedded engine.
+
 Every method on digits for twelve rounds, sparse and clustered, one regression, one run that is resumed; all columns of
 rounds.csv and clients.csv but `seconds`. Columns that only one version has count as the same where they are empty.
 """
@@ -16,6 +18,10 @@ from pathlib import Path
 
 SMALL = ["dataset=digits", "size=small", "rounds=12", "eval-every=4", "local-steps=10"]
 ROTATED = ["layout=rotated", "groups=2"]
+OTHERS = (
+    "apfl", "bnfed", "ditto", "fedamp", "fedcfl", "fedpa", "fedper", "fedrep", "fesem", "finetune", "heurfedamp",
+    "ifca", "perfedavg", "pfedgp", "pfedme", "pfedvem",
+)  # fmt: skip
 RUNS: dict[str, list[list[str]]] = {  # each run's command lines, one after the other
     "pfedbayes": [["method=pfedbayes"]],
     "pfedbayes-moments": [["method=pfedbayes", "aggregation=moments", "wire=bfloat16", "personal-steps=3"]],
@@ -31,18 +37,19 @@ RUNS: dict[str, list[list[str]]] = {  # each run's command lines, one after the 
     "fedprox": [["method=fedprox", "proximal=0.1"]],
     "local": [["method=local"]],
     "regression": [["method=pfedbayes", "dataset=diabetes", "model=mlp", "layout=iid"]],
+    **{name: [[f"method={name}"]] for name in OTHERS},
     "resumed": [["method=cfedbayes", "rounds=5", *ROTATED], ["--resume", "resumed", "rounds=12"]],
 }
 
 
-def record(folder: Path, only: list[str]) -> None:
+def record(folder: Path, only: list[str], engine: list[str]) -> None:
     """Make the runs that are not there yet."""
     for name, commands in RUNS.items():
         if (folder / name / "report.html").exists() or (only and name not in only):
             continue
         for number, words in enumerate(commands):
             settings = [*SMALL, *words, f"run-name={name}"] if number == 0 else words
-            command = [sys.executable, "-m", COMMAND, "run", *settings, f"out-dir={folder}"]
+            command = [sys.executable, "-m", COMMAND, "run", *settings, f"out-dir={folder}", *engine]
             print("$", " ".join(command[2:]), flush=True)
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
@@ -80,10 +87,11 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["record", "compare"])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--only", nargs="*", default=[], help="runs to record")
+    parser.add_argument("--engine", help="of the command; none for versions that have but one")
     parser.add_argument("--command", default="fedbayes.cli", help="the module of the command")
     given = parser.parse_args()
     COMMAND = given.command
     if given.what == "record":
-        record(given.folders[0].resolve(), given.only)
+        record(given.folders[0].resolve(), given.only, ["--engine", given.engine] if given.engine else [])
     else:
         sys.exit(bool(compare(*given.folders)))

@@ -4,7 +4,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any
@@ -15,13 +15,13 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor, nn
 
 import strategies
-from bayes_core.flat import fingerprint, flat_statistics, frozen, shapes_of, statistics_of
+from bayes_core.flat import Shapes, fingerprint, flat_statistics, frozen, shapes_of, statistics_of
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, SettingsError
 from fedbayes.protocol.streams import seed_of
 from fedbayes.protocol.user_code import UserCodeError
-from server_app.events import emit
+from server_app.events import copied, emit
 from server_app.facts import facts_in_words
 from server_app.report import write_report
 from server_app.runs import RunFolder
@@ -84,8 +84,10 @@ def run(grid: Grid, settings: Settings) -> None:
     loop = Loop(method, settings, roster, {}, emit)
     changed = [site.name for site in roster.sites.values() if site.data_changed]
     folder = RunFolder.open(settings, facts, found.columns, not is_simulation(grid), changed)
+    # What a simulation says is in log.txt already; a federation's log is Flower's.
+    log = nullcontext() if is_simulation(grid) else copied(folder.path / "log.txt")
     try:
-        with _marked_when_stopped(folder):
+        with log, _marked_when_stopped(folder):
             _train(grid, settings, loop, folder)
         if loop.early.over:
             folder.config["stopped_early"] = loop.early.sentence
@@ -153,14 +155,15 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
     if checkpoint is None:
         one = next(iter(roster.sites.values()))
         network = _network(settings, one)
-        folder.config["weights"] = _weights(network, loop.method.family.uncertain)
-        folder.config["layers"] = {name: shape.numel() for name, shape in shapes_of(network).items()}
 
         def fresh(*words: int | str) -> Tensor:
             """The weights that every site's network starts from, or for further words those of another start."""
             return loop.method.weights_of(_network(settings, one, *words) if words else network)
 
         done, state = 0, loop.method.init(fresh)
+        layers = loop.method.distributed(network)
+        folder.config["weights"] = _weights(network, layers if loop.method.family.uncertain else {})
+        folder.config["layers"] = {name: shape.numel() for name, shape in layers.items()}
         # They are the global model's: a personal one has its own.
         if (
             settings.buffers == "shared"
@@ -168,14 +171,23 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
             and (shapes := statistics_of(network))
         ):
             found = flat_statistics(dict(network.named_buffers()), shapes)
-            named = [name for name in state.sent if name not in loop.method.plain]
+            named = [name for name in state.sent if name not in {*loop.method.plain, key.BODY}]
             state = replace(state, statistics={name: found.clone() for name in named})
     else:
         done, tensors, memory = checkpoint
         state = State.of(tensors, memory["method"])
     folder.require_room(sum(tensor.nbytes for tensor in (*state.sent.values(), *state.kept.values())))
     folder.begin(done + 1)
-    roster.joined = lambda site: folder.add_site(site.name, _sizes(site))
+
+    def joined(site: Site) -> None:
+        folder.add_site(site.name, _sizes(site))
+        emit("joined", run=settings.run_name, site=site.name, **_described(site))
+
+    roster.joined = joined
+    if not is_simulation(grid):
+        emit(
+            "sites", run=settings.run_name, sites={one.name: _described(one) for one in roster.sites.values()}
+        )
     emit(
         "start", run=settings.run_name, folder=str(folder.path), uuid=folder.config["uuid"],
         round=max(done, 0) + 1, rounds=settings.rounds, sites=len(roster.sites), method=settings.method,
@@ -184,15 +196,22 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
     loop.run(grid, folder, state, memory)
 
 
-def _weights(network: nn.Module, bayesian: bool) -> dict[str, int]:
+def _weights(network: nn.Module, distributed: Shapes) -> dict[str, int]:
     """How many have a distribution, are plain numbers, or are frozen."""
-    learned = sum(shape.numel() for shape in shapes_of(network).values())
+    learned, bayesian = (
+        sum(shape.numel() for shape in shapes.values()) for shapes in (shapes_of(network), distributed)
+    )
     constant = sum(parameter.numel() for parameter in frozen(network).values())
-    return {"bayesian": learned * bayesian, "plain": learned * (not bayesian), "frozen": constant}
+    return {"bayesian": bayesian, "plain": learned - bayesian, "frozen": constant}
 
 
 def _sizes(site: Site) -> dict[str, int]:
     return {"n_train": site.n_train, "n_test": site.n_test}
+
+
+def _described(site: Site) -> dict[str, Any]:
+    """For the operator of a federation."""
+    return {**_sizes(site), "version": site.installed}
 
 
 def _network(settings: Settings, one: Site, *words: int | str) -> nn.Module:

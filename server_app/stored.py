@@ -3,10 +3,19 @@
 import csv
 import json
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+)
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -27,6 +36,21 @@ class Sizes(BaseModel):
     n_test: int
 
 
+@cache
+def _agreements() -> TypeAdapter[Agreement]:
+    return TypeAdapter(Agreement)
+
+
+def _as_agreed(said: dict[str, Any]) -> dict[str, Any]:
+    """What stands under agreement, if it can be read as one."""
+    try:
+        _agreements().validate_json(json.dumps(said), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return said
+
+
 class ConfigFile(BaseModel):
     """The types of what config.json says. Versions and kinds of runs differ in what they say; nothing is required."""
 
@@ -42,7 +66,7 @@ class ConfigFile(BaseModel):
     partitions: int = 0
     sites: dict[str, Sizes] = {}
     classes: list[str] = []
-    agreement: dict[str, Any] = {}
+    agreement: Annotated[dict[str, Any], AfterValidator(_as_agreed)] = {}
     model: dict[str, str | list[int]] = {}
     method: dict[str, str | bool | int] = {}
     layers: dict[str, Annotated[int, Field(ge=0, le=2**40)]] = {}
@@ -72,7 +96,8 @@ def read_config(path: Path) -> dict[str, Any] | None:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))[:60]
-        raise RunError(f"{file} cannot be used: {where}: {first['msg'][:120]}.") from None
+        said = first["msg"].removeprefix("Value error, ")[:120]
+        raise RunError(f"{file} cannot be used: {where}: {said}.") from None
     found: dict[str, Any] = config
     return found
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from bayes_core import Gaussian, symmetric_kl_matrix
 from bayes_core.families import Family
-from bayes_core.flat import shapes_of
 from bayes_core.server.clustering import choose_k_with_evidence, clusters_asked_for, symmetric_kl_to
 from bayes_core.server.moves import Layers, compare_learned, layers_of
+from fedbayes.protocol.messages import BODY
 from fedbayes.protocol.settings import FamilyName, Natural, Options
 from fedbayes.protocol.streams import seed_of
 from strategies.rounds.clusters import Clusters, chosen_cluster
@@ -50,8 +50,9 @@ class CFedBayes(SFedBayes):
     # ------------------------------------------------------------------ round 0
 
     def weights_of(self, network: nn.Module) -> Tensor:
-        self.layers = layers_of(shapes_of(network).values())
-        return super().weights_of(network)
+        weights = super().weights_of(network)
+        self.layers = layers_of(self.distributed(network).values())
+        return weights
 
     def init(self, fresh: Fresh) -> State:
         state = super().init(fresh)
@@ -78,6 +79,7 @@ class CFedBayes(SFedBayes):
         sums = [self.sum_for(state, "w") for _ in range(k)]
         for upload, label in zip(came.uploads, labels, strict=True):
             sums[label].add(upload.parts["w"], upload.weight)
+        body = self.body_of(state, came)
         came.documents["clusters"] = {
             "sites": sites,
             "labels": labels,
@@ -101,7 +103,17 @@ class CFedBayes(SFedBayes):
             f"u{label}": self.family.after_extrapolation(total.result()) for label, total in enumerate(sums)
         }
         clusters = Clusters(dict(zip(sites, labels, strict=True)))
-        return State(priors, facts=clusters.facts(), statistics=self.statistics_of(state, came, labels))
+        statistics = self.statistics_of(state, came, labels)
+        return State(priors | body, facts=clusters.facts(), statistics=statistics)
+
+    def body_of(self, state: State, came: Came) -> dict[str, Tensor]:
+        """The plain weights after round 0, of all clients together, where there are such."""
+        if BODY not in state.sent:
+            return {}
+        total = self.sum_for(state, BODY)
+        for upload in came.uploads:
+            total.add(upload.parts[BODY], upload.weight)
+        return {BODY: total.result()}
 
     def statistics_of(self, state: State, came: Came, labels: list[int]) -> dict[str, Tensor]:
         """The mean of the members' buffers in each cluster, where the network has such."""
@@ -117,19 +129,24 @@ class CFedBayes(SFedBayes):
     def expects(self, state: State, site: str, report: Mapping[str, Any]) -> Mapping[str, Part]:
         if "w" in state.sent:
             return super().expects(state, site, report)
-        chosen = f"u{chosen_cluster(report, len(state.sent))}"
-        return {"w": Part(chosen, state.sent[chosen])}
+        chosen = f"u{chosen_cluster(report, priors_in(state))}"
+        return {"w": Part(chosen, state.sent[chosen]), **self.plain_parts(state)}
 
     def step(self, state: State, came: Came) -> State:
         if "w" in state.sent:
             return self.find_clusters(state, came)
-        chosen = {upload.site: chosen_cluster(upload.report, len(state.sent)) for upload in came.uploads}
-        clusters = Clusters.of(state.facts).after(chosen, len(state.sent), self.tell)
+        chosen = {upload.site: chosen_cluster(upload.report, priors_in(state)) for upload in came.uploads}
+        clusters = Clusters.of(state.facts).after(chosen, priors_in(state), self.tell)
         return replace(super().step(state, came), facts=clusters.facts())
 
     def describe(self, state: State, came: Came) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         clusters = Clusters.of(state.facts)
-        return clusters.columns(len(state.sent), came.sites), clusters.of_sites(came)
+        return clusters.columns(priors_in(state), came.sites), clusters.of_sites(came)
+
+
+def priors_in(state: State) -> int:
+    """How many clusters there are; plain weights, where there are such, are one for all of them."""
+    return sum(name != BODY for name in state.sent)
 
 
 METHOD = CFedBayes

@@ -33,8 +33,8 @@ class SFedBayes(PFedBayes):
     def prior(self, weights: Tensor) -> Tensor:
         return self.family.init(weights, self.options.rho_init, self.options.lambda_init)
 
-    def towards(self, v: Tensor, target: Tensor) -> Tensor:
-        v, share = super().towards(v, target), self.options.sparsity_target
+    def prior_towards(self, v: Tensor, target: Tensor) -> Tensor:
+        v, share = super().prior_towards(v, target), self.options.sparsity_target
         return shift(v, share) if share and self.family.gated else v
 
 

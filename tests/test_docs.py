@@ -19,6 +19,32 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_page_is_in_the_sites_navigation() -> None:
+    """`make docs` is strict and fails otherwise; this takes no mkdocs."""
+    pages = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+    assert pages - {"index.md", "changelog.md"} == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_tests_that_pages_name_are_there() -> None:
+    files = {
+        path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in ROOT.glob("tests/**/test_*.py")
+    }
+    names = {name for text in files.values() for name in re.findall(r"def (test_\w+)", text)}
+    named = 0
+    for page in [ROOT / "README.md", ROOT / "docker" / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text("utf-8")
+        for file in re.findall(r"(?:tests/[\w/]+/)?test_\w+\.py", text):
+            assert any(path == file or path.endswith("/" + file) for path in files), (
+                f"{page.name} names {file}"
+            )
+        for test, cut in re.findall(r"::(test_\w+)(…?)", text):
+            assert test in names or (cut and any(name.startswith(test) for name in names)), (
+                f"{page.name}: {test}"
+            )
+            named += 1
+    assert named > 30
+
+
 def test_the_readmes_commands_on_digits_can_be_run(tmp_path: Path) -> None:
     import shlex
 

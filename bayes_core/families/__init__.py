@@ -1,6 +1,6 @@
 """Distributions over a network's weights: what is common to all of them, and each in a file of its own."""
 
-from bayes_core.families.base import Draw, Factors, Family, Noise, Parts, is_finite, wide, within
+from bayes_core.families.base import Draw, Factors, Family, Noise, Parts, family_of, is_finite, wide, within
 from bayes_core.families.gaussian import Gaussian
 from bayes_core.families.point import Point
 from bayes_core.families.spike_slab import SpikeSlab, bernoulli_kl
@@ -16,6 +16,7 @@ __all__ = [
     "SpikeSlab",
     "bernoulli_kl",
     "build_family",
+    "family_of",
     "is_finite",
     "named",
     "wide",

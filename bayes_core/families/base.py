@@ -189,6 +189,15 @@ class Family(ABC):
         return row.new_zeros(len(self.rows), *row.shape) if out is None else out
 
 
+def family_of(v: Tensor, family: Family) -> Family:
+    """Of a tensor among the distributions of a family: one row alone are plain weights beside them."""
+    if len(v) > 1 or not family.uncertain:
+        return family
+    from bayes_core.families.point import Point  # which is a Family itself
+
+    return Point()
+
+
 def wide(v: Tensor) -> Tensor:
     """`v` in float64, which a Mac's GPU does not have."""
     return (v.cpu() if v.device.type == "mps" else v).double()

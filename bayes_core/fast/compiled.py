@@ -33,7 +33,8 @@ PATIENCE = 120  # seconds for the compiler
 ARCHITECTURES = {"AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "AVX2": ["-march=x86-64-v3"]}
 
 pointer, switch, whole, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
-MOMENTS = [pointer, whole, pointer, pointer, whole, pointer, number, number, number, whole, whole]
+MOMENTS = [pointer, whole, pointer, pointer, whole, pointer, number, number, whole, whole]
+FINISH = [pointer, pointer, whole, pointer, number, whole, whole, whole]
 TAKES: dict[str, list[Any]] = {  # what the functions of the library take
     "find_sigma": [pointer, whole, whole],
     "draw": [pointer, switch, whole, whole],
@@ -41,9 +42,10 @@ TAKES: dict[str, list[Any]] = {  # what the functions of the library take
     "step": [pointer, pointer, pointer, switch, switch, switch, whole, whole],
     "tally": [pointer, pointer, pointer, number, number, number, whole, whole],
     "tally_wide": [pointer, pointer, pointer, number, number, number, whole, whole],
-    "tally_deep": [pointer, whole, whole, pointer, number, number, whole, whole],
-    "tally_moments": MOMENTS,
-    "tally_gated_moments": MOMENTS,
+    "put_moments": MOMENTS,
+    "put_gated_moments": MOMENTS,
+    "finish_moments": FINISH,
+    "finish_gated_moments": FINISH,
 }
 
 

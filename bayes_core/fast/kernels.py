@@ -6,6 +6,8 @@ exp, expm1, log1p and log are polynomials (error below 2e-7), because not every 
 `-ffast-math` is not used: q = w must give a gradient of exactly 0, and the sums of sums.py take away what they added.
 """
 
+from bayes_core.fast.moments import MOMENTS
+from bayes_core.fast.softplus import SOFTPLUS
 from bayes_core.fast.sums import SUMS
 
 SOURCE = (
@@ -247,4 +249,6 @@ void step(const state *s, const adam_state *of_q, const adam_state *of_w, int ga
 }
 """
     + SUMS
+    + SOFTPLUS
+    + MOMENTS
 )

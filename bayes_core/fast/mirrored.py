@@ -41,12 +41,21 @@ class Copies:
     """The network is copied around each row: its parameters are views into them, which costs a fifth of a
     `functional_call` for each draw, and one pass of autograd serves both."""
 
-    def __init__(self, network: nn.Module, thetas: Tensor, buffers: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        thetas: Tensor,
+        buffers: Mapping[str, Tensor],
+        beside: Sequence[Tensor] = (),
+    ) -> None:
+        """`beside`: constants of the network, one of each for both copies, whose gradients are asked for too."""
         self.networks: list[nn.Module] = []
         self.leaves: list[Tensor] = []
         for theta in thetas:
             self.networks.append(around(network, theta, buffers))
             self.leaves += trained(self.networks[-1]).values()
+        self.beside = [one.requires_grad_() for one in beside]
+        self.by_beside: Sequence[Tensor] = ()  # after each call, in their order
 
     def nll_gradients(
         self, x: Tensor, y: Tensor, scale: Tensor, likelihood: Likelihood
@@ -57,10 +66,12 @@ class Copies:
                 likelihood(network(x), y)
                 for network, x, y in zip(self.networks, x_halves, y_halves, strict=True)
             ]
+            leaves = [*self.leaves, *self.beside]
             gradients = torch.autograd.grad(
-                values, self.leaves, [scale] * len(values), allow_unused=True, materialize_grads=True
+                values, leaves, [scale] * len(values), allow_unused=True, materialize_grads=True
             )
-        return values[0].detach() + values[1].detach(), gradients
+        self.by_beside = gradients[len(self.leaves) :]
+        return values[0].detach() + values[1].detach(), gradients[: len(self.leaves)]
 
 
 class Abreast:

@@ -9,7 +9,7 @@ autograd sees only the plain network. A method whose steps are of another kind t
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from bayes_core.inference.augment import Augment
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
 from bayes_core.inference.update import minibatches
 from bayes_core.likelihoods import Likelihood, categorical
+
+if TYPE_CHECKING:
+    from bayes_core.inference.private import Mechanism
 
 SETTLED = 128  # examples in a batch that only settles statistics
 TOGETHER = 1024  # examples at a time of a gradient of all: bounds memory
@@ -109,6 +112,7 @@ def train_weights(
     terms: Sequence[Term] = (),
     after_step: Callable[[int, Tensor], None] | None = None,
     augment: Augment | None = None,
+    private: "Mechanism | None" = None,
 ) -> tuple[Weights, float]:
     """`steps` minibatch steps on the mean loss and its terms. Its inputs are not changed.
 
@@ -128,6 +132,7 @@ def train_weights(
         after_step: called with the number of the step, from 1, and the iterate (1, T). The next step changes that
             tensor in place: keep a copy.
         augment: what is done to the inputs of a batch before it is used.
+        private: with it the steps learn of the data through clipped and noised gradients alone; the loss is then 0.
 
     Returns:
         The new weights, and the mean loss of an example without the terms.
@@ -141,10 +146,18 @@ def train_weights(
     loss = torch.zeros((), device=v.device)
 
     network.train()
-    for step, batch in enumerate(minibatches(n, b, steps, generator), 1):
+    batches = private.batches(n, b, steps, generator) if private else minibatches(n, b, steps, generator)
+    for step, batch in enumerate(batches, 1):
         inputs = x[batch] if augment is None else augment(x[batch])
-        value, gradient = nll_gradient(network, shapes, v[0], buffers, inputs, y[batch], likelihood)
-        gradient.div_(b)
+        if private:
+            value, gradient = (
+                torch.zeros_like(loss),
+                private.gradient(network, v[0], buffers, inputs, y[batch], likelihood),
+            )
+            gradient.div_(n * private.rate(n, b))
+        else:
+            value, gradient = nll_gradient(network, shapes, v[0], buffers, inputs, y[batch], likelihood)
+            gradient.div_(b)
         for term in terms:
             term.add_to(gradient, v[0], start.v[0])
         optimiser.step(gradient[None])

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,17 @@ from torch import Tensor, nn
 from bayes_core.families.base import Draw, Family, Noise, Parts
 from bayes_core.fast.compiled import NotCompiled
 from bayes_core.fast.fused import FusedSteps
-from bayes_core.fast.mirrored import SPLIT, mirrored_pair
+from bayes_core.fast.mirrored import SPLIT, Copies, MirroredPair, mirrored_pair
 from bayes_core.fast.traced import traced
 from bayes_core.flat import buffers_in, buffers_of, with_buffers
 from bayes_core.inference.augment import Augment
 from bayes_core.inference.optimisers import Optimiser, OptimizerState
 from bayes_core.inference.recipe import Recipe
 from bayes_core.likelihoods import Likelihood, categorical
+from bayes_core.parts import Beside
+
+if TYPE_CHECKING:
+    from bayes_core.inference.private import Mechanism
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ def client_update(
     likelihood: Likelihood = categorical,
     gates: torch.Generator | None = None,
     augment: Augment | None = None,
+    beside: Beside | None = None,
+    private: "Mechanism | None" = None,
 ) -> Updated:
     """One client round: R × (step on q, step on w). Its inputs are not changed.
 
@@ -113,6 +119,9 @@ def client_update(
         likelihood: −log p of targets given the network's outputs, summed over a batch.
         gates: the stream of the gates' u; by default `generator`.
         augment: what is done to the inputs of a batch before it is used.
+        beside: the plain weights of `network`, where not all have a distribution; they are trained in place.
+        private: with it the steps on q learn of the data through clipped and noised gradients alone, each from a
+            batch of its own; then w and the new state are private, and the loss is not told (0).
 
     Returns:
         The client's new state, the w to upload (constrained), and the mean loss of an example.
@@ -127,11 +136,17 @@ def client_update(
     loss = torch.zeros((), device=q.device)
 
     steps = _steps(family, q_optimiser, w_optimiser, recipe)
+    network = beside.network if beside else network
     network.train()
-    pair = mirrored_pair(network, steps.thetas, buffers, x[:b])
+    plain = Copies(network, steps.thetas, buffers, beside.leaves) if beside else None
     weight = 0.5 if b < SPLIT else 1.0  # too few to split: both draws see all
-    scale = torch.full_like(loss, weight * n / b / recipe.mc_samples)
-    for batch in minibatches(n, b, recipe.local_steps, generator):
+    if private:
+        pair, batches, scale = _private(private, network, steps.thetas, buffers, n, recipe, generator)
+    else:
+        pair = plain or mirrored_pair(network, steps.thetas, buffers, x[:b])
+        batches = minibatches(n, b, recipe.local_steps, generator)
+        scale = torch.full_like(loss, weight * n / b / recipe.mc_samples)
+    for batch in batches:
         x_batch, y_batch = x.index_select(0, batch), y.index_select(0, batch)
         if augment is not None:
             x_batch = augment(x_batch)
@@ -141,7 +156,11 @@ def client_update(
                 value, gradients = pair.nll_gradients(x_batch, y_batch, scale, likelihood)
                 steps.add(gradients)
                 loss += value
+                if beside and plain:
+                    beside.add(plain.by_beside)
             steps.step_q()
+            if beside:
+                beside.step(n)
         steps.step_w()
 
     examples = recipe.local_steps * recipe.personal_steps * recipe.mc_samples * b / weight
@@ -245,6 +264,25 @@ def _steps(family: Family, q_optimiser: Optimiser, w_optimiser: Optimiser, recip
             if recipe.compile:
                 _warn(f"compile = true, but plain PyTorch takes the steps: {reason}.")
     return PlainSteps(family, q_optimiser, w_optimiser, recipe.zeta)
+
+
+def _private(
+    private: "Mechanism",
+    network: nn.Module,
+    thetas: Tensor,
+    buffers: Mapping[str, Tensor],
+    n: int,
+    recipe: Recipe,
+    generator: torch.Generator,
+) -> tuple[MirroredPair, Iterator[Tensor], Tensor]:
+    """Gradients, batches and the scale of a private update: one draw and one release for each step."""
+    from bayes_core.inference.private import NoisedPair
+
+    if recipe.personal_steps != 1 or recipe.mc_samples != 1:
+        raise ValueError("A private update takes one draw and one step on q before each step on w.")
+    pair = NoisedPair(network, thetas, buffers, private)
+    batches = private.batches(n, recipe.batch_size, recipe.local_steps, generator)
+    return pair, batches, torch.full((), 1 / private.rate(n, recipe.batch_size), device=thetas.device)
 
 
 @cache

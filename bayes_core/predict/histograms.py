@@ -9,11 +9,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayes_core.families import Family
+from bayes_core.families import Family, wide
+from bayes_core.predict.forecast import Forecast
 from bayes_core.predict.uncertainty import entropy
 
 ENTROPY_BINS = 20  # from 0, certain, to 1, a uniform guess
 SCORE_BINS = 50  # of a class's probability, from 0 to 1
+SURE_PER_DECADE = 8  # bins of 1 − confidence, by its logarithm: the surest answers are told apart, too …
+SURE_BINS = 5 * SURE_PER_DECADE  # … down to 1e-5
+VALUE_BINS = 10  # of predicted numbers, half a standard deviation of the targets wide, around their mean
 LAMBDA_BINS = 40  # from 0 to 1
 SIGMA_PER_DECADE = 400  # bins 0.6 % wide: after training most σ lie within a few per cent of each other
 SIGMA_FROM, SIGMA_TO = -4, 1  # log10 of σ; what lies beyond counts in the outermost bins
@@ -44,6 +48,27 @@ def score_counts(probabilities: Tensor, y: Tensor) -> list[int]:
     true = torch.arange(classes)[None] == y.cpu()[:, None]
     places = (torch.arange(classes)[None] * 2 + true) * SCORE_BINS + bins
     return _count(places.flatten(), 2 * classes * SCORE_BINS)
+
+
+def answer_counts(probabilities: Tensor, y: Tensor) -> list[int]:
+    """How sure the wrong answers are, and how sure the right ones, from the least sure on: 2 × bin."""
+    confidence, predicted = probabilities.cpu().double().max(-1)
+    bins = (confidence.neg().add(1).clamp_min(1e-300).log10() * -SURE_PER_DECADE).clamp_(0, SURE_BINS - 1)
+    return _count((predicted == y.cpu()) * SURE_BINS + bins.long(), 2 * SURE_BINS)
+
+
+def value_counts(forecast: Forecast, y: Tensor, scale: tuple[float, float]) -> list[float]:
+    """By predicted number: how many there are, how many lie in their 90 % intervals, and how wide these are in sum.
+
+    3 × bin; `scale`, mean and deviation of the targets, says where the bins lie.
+    """
+    low, high = (bound.cpu() for bound in forecast.interval())
+    y = wide(y).cpu()
+    places = (forecast.mean.cpu() - scale[0]) / scale[1] * 2 + VALUE_BINS / 2
+    bins = places.floor().long().clamp_(0, VALUE_BINS - 1)
+    columns = (torch.ones_like(low), ((low <= y) & (y <= high)).double(), high - low)
+    zeros = torch.zeros(VALUE_BINS, dtype=torch.float64)
+    return torch.cat([zeros.index_add(0, bins, column) for column in columns]).tolist()
 
 
 def weight_counts(family: Family, v: Tensor, sizes: Sequence[int]) -> dict[str, list[int] | list[float]]:

@@ -5,13 +5,14 @@ Most predictors are weights of a family (`WeightsPredictor`); a method may bring
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from bayes_core.families import Family
 from bayes_core.flat import around, state_dict_of, with_buffers
+from bayes_core.parts import PLAIN
 from bayes_core.predict import forecast, histograms, predictive, uncertainty
 from bayes_core.predict.forecast import Forecast
 from bayes_core.predict.uncertainty import Prediction
@@ -63,12 +64,14 @@ class WeightsPredictor(Predictor):
         family: of the distribution.
         v: the distribution (rows, T), in unconstrained coordinates.
         buffers: the network's buffers by name.
+        plain: weights beside the distribution by name; in `network` they are constants.
     """
 
     network: nn.Module
     family: Family
     v: Tensor
     buffers: Mapping[str, Tensor]
+    plain: Mapping[str, Tensor] = field(default_factory=dict)
 
     def predict(self, x: Tensor, samples: int, generator: torch.Generator) -> Prediction:
         return uncertainty.predict(self.network, self.family, self.v, x, samples, generator, self.buffers)
@@ -77,8 +80,9 @@ class WeightsPredictor(Predictor):
         return forecast.forecast(self.network, self.family, self.v, x, samples, generator, self.buffers)
 
     def tensors(self) -> dict[str, Tensor]:
-        """`model`, the distribution, and buffer.NAME."""
-        return with_buffers({"model": self.v}, self.buffers)
+        """`model`, the distribution, plain.NAME and buffer.NAME."""
+        plain = {PLAIN + name: value for name, value in self.plain.items()}
+        return with_buffers({"model": self.v, **plain}, self.buffers)
 
     def outputs_of_mean(self, x: Tensor) -> Tensor:
         return predictive.outputs(self.network, self.family.centre(self.v), x, self.buffers)

@@ -7,7 +7,7 @@ from one Gram matrix in float64.
 import torch
 from torch import Tensor
 
-from bayes_core.server.aggregate import blocks
+from bayes_core.server.blocks import blocks
 
 
 def gram(models: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayes_core.server.aggregate import Mean, blocks
+from bayes_core.server.aggregate import Mean
+from bayes_core.server.blocks import blocks
 
 SHARE = 0.2  # of the uploads that may be hostile, where nothing is said
 

@@ -13,7 +13,7 @@ from bayes_core.predict.predictive import outputs
 from bayes_core.predict.predictor import Predictor
 from client_app.method import Tensors, Trained, only, statistics_in
 from client_app.methods.sfedbayes import SFedBayes, SparseOptions
-from fedbayes.protocol.messages import CLUSTER
+from fedbayes.protocol.messages import BODY, CLUSTER
 from fedbayes.protocol.settings import FamilyName, Options
 
 
@@ -40,7 +40,8 @@ class CFedBayes(SFedBayes):
         nearest = self._nearest(state, received)
         base = f"u{nearest}"
         trained = super().train(state, only(received, base), server_round)
-        return replace(trained, report=trained.report | {CLUSTER: nearest}, bases={"w": base})
+        bases = {**trained.bases, "w": base}
+        return replace(trained, report=trained.report | {CLUSTER: nearest}, bases=bases)
 
     def recipe(self, server_round: int) -> Recipe:
         """In round 0, which finds the clusters, gates move as slowly as weights.
@@ -57,7 +58,7 @@ class CFedBayes(SFedBayes):
     def _nearest(self, state: Tensors, received: Tensors) -> int:
         """argmin_k KL(q ‖ u_k)."""
         q = self.family.constrain(state["q"])
-        divergences = [float(self.family.kl(q, received[f"u{k}"])) for k in range(len(received))]
+        divergences = [float(self.family.kl(q, received[f"u{k}"])) for k in range(_priors(received))]
         return min(range(len(divergences)), key=divergences.__getitem__)
 
     def _best_fit(self, received: Tensors) -> int:
@@ -66,10 +67,15 @@ class CFedBayes(SFedBayes):
         def nll(name: str) -> float:
             theta = self.family.centre(self.family.unconstrain(received[name]))
             buffers = {**buffers_of(self.network), **statistics_in(received, name)}
-            return float(self.likelihood(outputs(self.network, theta, self.x, buffers), self.y))
+            return float(self.likelihood(outputs(network, theta, self.x, buffers), self.y))
 
-        losses = [nll(f"u{k}") for k in range(len(received))]
+        network = self.network_for(received)
+        losses = [nll(f"u{k}") for k in range(_priors(received))]
         return int(torch.tensor(losses).argmin())
+
+
+def _priors(received: Tensors) -> int:
+    return sum(name != BODY for name in received)
 
 
 METHOD = CFedBayes

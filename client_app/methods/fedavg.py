@@ -1,6 +1,8 @@
 """FedAvg, the client's half: `local-steps` plain steps from the server's weights; only buffers are kept."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -12,17 +14,24 @@ from bayes_core.inference.update import minibatches
 from bayes_core.predict.predictor import Predictor
 from client_app.method import ClientMethod, Tensors, Trained, statistics_in
 
+if TYPE_CHECKING:
+    from bayes_core.inference.private import Mechanism
+
 
 class FedAvg(ClientMethod):
     """One weight vector for everybody; there is no personal model."""
 
     family = Point()
+    private_examples = True
 
     def start(self, received: Tensors) -> dict[str, Tensor]:
         return with_buffers({}, buffers_of(self.network))
 
     def train(self, state: Tensors, received: Tensors, server_round: int) -> Trained:
-        trained, loss = self.steps(self.begin(state, received), server_round, self.terms(received["w"]))
+        terms = self.terms(received["w"])
+        if self.mechanism:
+            return self._privately(self.begin(state, received), server_round, terms, self.mechanism)
+        trained, loss = self.steps(self.begin(state, received), server_round, terms)
         return Trained(with_buffers({}, trained.buffers), {"w": trained.v}, {"loss": loss})
 
     def begin(self, state: Tensors, received: Tensors) -> Weights:
@@ -60,6 +69,27 @@ class FedAvg(ClientMethod):
             terms=terms,
             augment=self.augmentation and self.augmentation(server_round, purpose),
         )
+
+    def _privately(
+        self, start: Weights, server_round: int, terms: Sequence[Term], mechanism: "Mechanism"
+    ) -> Trained:
+        """`local-steps` steps of SGD in which single examples are private; no loss is told."""
+        trained, _ = train_weights(
+            self.network,
+            replace(start, optimizer=OptimizerState.blank(start.v, "sgd")),
+            self.x,
+            self.y,
+            steps=self.settings.local_steps,
+            batch_size=self.settings.dp_example_batch or len(self.x),
+            optimizer="sgd",
+            lr=self.settings.dp_example_lr,
+            adam_beta2=self.settings.adam_beta2,
+            generator=self.stream(server_round, "private"),
+            likelihood=self.likelihood,
+            terms=terms,
+            private=mechanism,
+        )
+        return Trained(with_buffers({}, trained.buffers), {"w": trained.v})
 
     def mean_loss(self, state: Tensors, received: Tensors, server_round: int | None = None) -> MeanLoss:
         """The loss, for a method that takes steps of its own from the server's weights; in a round, in training."""

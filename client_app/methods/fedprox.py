@@ -18,6 +18,7 @@ class FedProx(FedAvg):
     """FedAvg that stays near the server's weights."""
 
     reads: ClassVar[type[Options]] = ProximalOptions
+    private_examples = True
     options: ProximalOptions
 
     def terms(self, w: Tensor) -> Sequence[Term]:

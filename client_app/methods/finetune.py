@@ -22,6 +22,7 @@ class FineTune(FedAvg):
     """FedAvg, whose weights every client trains further for itself."""
 
     reads: ClassVar[type[Options]] = TuningOptions
+    private_examples = True
     options: TuningOptions
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:

@@ -19,6 +19,7 @@ class SFedBayes(PFedBayes):
     """A sparse distribution over the weights for this client."""
 
     reads: ClassVar[type[Options]] = SparseOptions
+    private_examples = True
     options: SparseOptions
 
     def make_family(self) -> Family:

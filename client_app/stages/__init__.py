@@ -11,7 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from client_app.method import ClientMethod, Trained
-from client_app.stages import certainty
+from client_app.stages import certainty, clip
 
 
 @dataclass
@@ -32,5 +32,5 @@ class Stage(Protocol):
 
 def stages_of(method: ClientMethod) -> list[Stage]:
     """The stages of a run, in their order: as its settings ask for and its method allows."""
-    found = (module.stage(method) for module in (certainty,))
+    found = (module.stage(method) for module in (certainty, clip))
     return [stage for stage in found if stage is not None]

@@ -18,7 +18,8 @@ from fedbayes.cli.reporting import compare, only_out_dir, report
 from fedbayes.cli.reproduce import reproduce
 from fedbayes.cli.settings import from_file, settings
 from fedbayes.cli.tune import tune
-from fedbayes.cli.using import adapt, export, predict
+from fedbayes.cli.using import Place, adapt, export, predict
+from fedbayes.cli.watch import watch
 from fedbayes.deploy import connections
 from fedbayes.errors import CommandError
 from fedbayes.launch.engines import EMBEDDED, check_engine
@@ -32,6 +33,7 @@ from fedbayes.launch.plan import (
     plan_sweep,
 )
 from fedbayes.launch.ready import check_data, ready
+from fedbayes.loggers import chosen
 from fedbayes.protocol.settings import SettingsError, defaults
 
 USAGE = 2  # the exit status of a command that was refused before anything started
@@ -98,9 +100,20 @@ def run(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard event files too, while it runs.")
     ] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log", metavar="NAME", help="Log it to mlflow, wandb or tensorboard too; repeat for several."
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("-c", "--config", metavar="FILE", help="Settings from a TOML file; words go before it."),
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="FILE",
+            help="Settings from a TOML file; those that are given as words take precedence.",
+        ),
     ] = None,
     data_changed: Annotated[
         bool, typer.Option("--data-changed", help="With --resume: the clients' data are others now.")
@@ -112,22 +125,20 @@ def run(
     """
     values: dict[str, Any] = (from_file(config) if config else {}) | parse_words(words or ())
     console = _console()
-    if tensorboard:
-        from fedbayes.cli.tensorboard import require_tensorboard
-
-        require_tensorboard()
+    logs, tensorboard = chosen(log or (), tensorboard)
     carrier = engine or EMBEDDED
     check_engine(carrier, address)
     if on is not None and data_changed:
         raise CommandError("--data-changed is for simulations; at a real site its owner says so.")
     if on is not None:
         simulated = clients is not None or seeds is not None or engine is not None
-        raise typer.Exit(_run_on(on, resume, values, console, simulated, tensorboard))
+        raise typer.Exit(_run_on(on, resume, values, console, simulated, tensorboard, logs))
     if seeds is not None:
         if resume is not None:
             raise CommandError("--seeds goes on with its own runs; give it without --resume.")
         plans = [
-            replace(plan, tensorboard=tensorboard) for plan in plan_sweep(values, clients, parse_seeds(seeds))
+            replace(plan, tensorboard=tensorboard, log=logs)
+            for plan in plan_sweep(values, clients, parse_seeds(seeds))
         ]
         raise typer.Exit(_sweep(plans, console, words or (), clients, seeds, carrier, address, config))
     if data_changed and resume is None:
@@ -135,7 +146,7 @@ def run(
     plan = ready(values | ({"data-changed": "true"} if data_changed else {}), clients, resume)
     from fedbayes.launch.simulate import simulate
 
-    raise typer.Exit(simulate(replace(plan, tensorboard=tensorboard), console, carrier, address))
+    raise typer.Exit(simulate(replace(plan, tensorboard=tensorboard, log=logs), console, carrier, address))
 
 
 def _run_on(
@@ -145,6 +156,7 @@ def _run_on(
     console: Console,
     simulated: bool,
     tensorboard: bool,
+    logs: tuple[str, ...],
 ) -> int:
     if simulated:
         raise CommandError(
@@ -153,7 +165,7 @@ def _run_on(
     connections.require(on)
     from fedbayes.deploy.remote import run_on
 
-    return run_on(replace(plan_remote(on, resume, values), tensorboard=tensorboard), console)
+    return run_on(replace(plan_remote(on, resume, values), tensorboard=tensorboard, log=logs), console)
 
 
 def _sweep(
@@ -192,24 +204,33 @@ def _sweep(
 
 
 @app.command(cls=plain.Command)
-def runs(words: Words = None) -> None:
-    """List the runs of a folder (out-dir=…, "runs" unless given)."""
+def runs(words: Place = None, on: deploy.On = None) -> None:
+    """List the runs of a folder (out-dir=…, "runs" unless given), or with --on those of a federation."""
     from fedbayes.cli.listing import list_runs, runs_table
+
+    if on is not None:
+        if words:
+            raise CommandError("`runs --on` asks the coordinator, and takes no settings.")
+        deploy.show_runs(on, _console())
+        return
 
     values = only_out_dir("runs", words or ())
 
     out_dir = absolute(values.get("out-dir", defaults()["out-dir"]))
     found = list_runs(out_dir)
     if found:
-        _console().print(runs_table(found))
+        console = _console()
+        console.print(runs_table(found, console.width))
     else:
         command = shlex.join(["fedbayes", "run", *out_dir_word(out_dir)])
         print(f"There are no runs in {out_dir}; `{command}` makes one.")
 
 
+for operator in (deploy.sites, deploy.stop):
+    app.command(cls=plain.Command)(operator)
 for entry in (deploy.keys, deploy.coordinator, deploy.site):
     app.command(cls=plain.Command, context_settings=deploy.PASS_ON)(entry)
-for use in (adapt, predict, export, report, compare, methods, settings, tune, reproduce):
+for use in (adapt, predict, export, report, compare, watch, methods, settings, tune, reproduce):
     app.command(cls=plain.Command)(use)
 
 

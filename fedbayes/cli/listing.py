@@ -2,11 +2,11 @@
 
 import time
 from calendar import timegm
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.box import ROUNDED
+from rich.box import ROUNDED, SIMPLE_HEAD
 from rich.table import Table
 
 from fedbayes.errors import CommandError
@@ -17,6 +17,8 @@ COLOURS = {
     "running": "cyan", "starting": "cyan", "finished": "green", "failed": "red", "stopped": "yellow",
     "interrupted": "yellow", "unreadable": "red",
 }  # fmt: skip
+ROOMY = 110  # columns of a terminal that has room for frames
+LEAST = 16  # characters of a run's name on a line
 
 
 @dataclass(frozen=True)
@@ -36,28 +38,31 @@ class Listed:
 def list_runs(out_dir: Path) -> list[Listed]:
     """Every run in the folder, the oldest first. What is no run is left out; what is broken is named so."""
     folders = sorted(path for path in out_dir.iterdir() if path.is_dir()) if out_dir.is_dir() else []
-    return sorted(
-        (run for folder in folders for run in _read(folder)), key=lambda run: (run.created, run.name)
-    )
+    return by_age(listed(folder) for folder in folders)
 
 
-def _read(folder: Path) -> Iterator[Listed]:
+def by_age(runs: Iterable[Listed | None]) -> list[Listed]:
+    """Those that are there, the oldest first."""
+    return sorted((run for run in runs if run is not None), key=lambda run: (run.created, run.name))
+
+
+def listed(folder: Path) -> Listed | None:
+    """What there is to say of the run in a folder; None where there is none."""
     from server_app.stored import RunError, read_config, read_rows
 
     try:
         config = read_config(folder)
         if config is None:
             if owner(folder) is not None:
-                yield Listed(folder.name, "starting", created=time.time())
-            elif any((folder / name).exists() for name in ("rounds.csv", "checkpoint.safetensors")):
-                yield Listed(folder.name, "unreadable")
-            return
+                return Listed(folder.name, "starting", created=time.time())
+            lost = any((folder / name).exists() for name in ("rounds.csv", "checkpoint.safetensors"))
+            return Listed(folder.name, "unreadable") if lost else None
         settings = config["settings"]
         state = str(config["state"])
         if state == "running" and not is_held(folder):
             state = "interrupted"
         rows = read_rows(folder / "rounds.csv")
-        yield Listed(
+        return Listed(
             name=folder.name,
             state=state,
             method=str(settings["method"]),
@@ -68,14 +73,18 @@ def _read(folder: Path) -> Iterator[Listed]:
             created=timegm(time.strptime(config["created"], "%Y-%m-%dT%H:%M:%SZ")),
         )
     except (RunError, CommandError, OSError, ValueError, KeyError, TypeError, AttributeError):
-        yield Listed(folder.name, "unreadable")
+        return Listed(folder.name, "unreadable")
 
 
-def runs_table(runs: list[Listed]) -> Table:
-    table = Table(box=ROUNDED)
-    table.add_column("run", overflow="fold")
-    for title in ("method", "dataset", "state"):
-        table.add_column(title, no_wrap=True)
+def runs_table(runs: list[Listed], width: int = 140) -> Table:
+    """As wide as all names; in a narrow terminal without frames, and with folded names rather than none."""
+    roomy = width >= ROOMY
+    table = Table(box=ROUNDED) if roomy else Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max((len(run.name) for run in runs), default=0)
+    table.add_column("run", overflow="fold", min_width=min(longest, LEAST))
+    table.add_column("method", no_wrap=True)
+    table.add_column("dataset", overflow="fold", min_width=6)
+    table.add_column("state", no_wrap=True)
     for title in ("rounds", "PM", "GM"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("started", no_wrap=True)

@@ -6,6 +6,8 @@ import click
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
+LONG = 200  # characters; no first sentence has more
+
 
 class Command(TyperCommand):
     """One command."""
@@ -21,6 +23,13 @@ class Command(TyperCommand):
             ]
             if told and not getattr(param, "help", None):
                 param.help = told[0].help
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Nothing: newer versions of click tell of arguments here, and Typer does so among the options."""
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The whole first sentence in the list of commands, on two lines if need be."""
+        return super().get_short_help_str(LONG)
 
     def get_help(self, ctx: click.Context) -> str:
         return super().get_help(ctx).replace("\\[", "[")

@@ -1,5 +1,6 @@
 """What the user sees while a run goes on: a live bar on a terminal or in a notebook, plain lines anywhere else."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from fedbayes.cli.tensorboard import EventFiles
+from fedbayes.loggers.worker import Loggers
 from fedbayes.protocol.columns import HEADLINES, MODELS
 
 
@@ -19,6 +21,19 @@ class TimeLeft(ProgressColumn):
         seconds = task.elapsed or 0 if left is None else left
         clock = f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"
         return Text(clock if left is None else f"{clock} left", style="dim")
+
+
+class Logged(Protocol):
+    """A plan whose run is to be logged: by whom, its settings, and its folder if that is on this machine."""
+
+    @property
+    def log(self) -> Sequence[str]: ...
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+
+    @property
+    def local(self) -> Path | None: ...
 
 
 class Bar(Protocol):
@@ -70,11 +85,17 @@ class RunProgress:
     """Turns the run's events into a display; knows nothing of processes."""
 
     def __init__(
-        self, console: Console, title: str, event_files: Path | None = None, starting: str = "starting…"
+        self,
+        console: Console,
+        title: str,
+        event_files: Path | None = None,
+        starting: str = "starting…",
+        logged: "Logged | None" = None,
     ) -> None:
         self._console = console
         self._starting = starting
         self._event_files = EventFiles(event_files) if event_files else None
+        self._loggers = Loggers(logged.log, title, logged.config, logged.local, self.say) if logged else None
         self._title = title
         self._rounds = self._done = 0
         self._measured = -1
@@ -91,15 +112,19 @@ class RunProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._event_files is not None:
-            self._event_files.close()
         if self._bar is not None:
             self._bar.stop()
+        if self._event_files is not None:
+            self._event_files.close()
+        if self._loggers is not None:
+            self._loggers.close()
 
     def show(self, event: dict[str, Any]) -> None:
         """Show one event; those that end a run are told after the display is gone."""
         if self._event_files is not None:
             self._event_files.show(event)
+        if self._loggers is not None:
+            self._loggers.show(event)
         match event.get("event"):
             case "start":
                 self._rounds = int(event["rounds"])

@@ -36,7 +36,8 @@ def compare(runs: Runs = None, to: To = "comparison") -> None:
 
     For example: fedbayes compare a-seed1 a-seed2 b-seed1 b-seed2 --to a-and-b
     """
-    from server_app.report.compare import narrow, write_comparison
+    from server_app.report.compare import write_comparison
+    from server_app.report.narrow import narrow
 
     folders = find_runs("compare", runs or ())
     if len(folders) < 2:

@@ -34,7 +34,7 @@ def run_table(name: str, rows: Sequence[Row], examples: int = 0) -> Table:
         cells = [_figure(last(rows, f"{model}_{metric}")) for model in MODELS]
         if cells != [NONE, NONE]:
             table.add_row(title, *cells)
-            if metric == "accuracy" and examples:
+            if metric in ("accuracy", "coverage") and examples:
                 spread = [_interval(last(rows, f"{model}_{metric}"), examples) for model in MODELS]
                 table.add_row("95 % interval of it", *spread)
     peaks = [best(rows, f"{model}_accuracy") for model in MODELS]

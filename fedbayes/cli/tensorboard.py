@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbayes.errors import CommandError
-from fedbayes.protocol.columns import MODELS, RESERVED
+from fedbayes.loggers.figures import figures_of
 
 
 def require_tensorboard() -> None:
@@ -37,19 +37,11 @@ class EventFiles:
             case "start":
                 # A resumed run writes these rounds again: TensorBoard drops what earlier files say of them.
                 self._open(purge_step=int(event["round"]) - 1)
-            case "round":
-                self._write(event, {name: f"round/{name}" for name in event if name not in RESERVED})
-            case "evaluated":
-                metrics = [name.partition("_") for name in event if name.partition("_")[0] in MODELS]
-                tags = {f"{model}_{metric}": f"{metric}/{MODELS[model]}" for model, _, metric in metrics}
-                self._write(event, tags)
-
-    def _write(self, event: dict[str, Any], tags: dict[str, str]) -> None:
-        for name, tag in tags.items():
-            if isinstance(event[name], int | float):
-                if self._writer is None:
-                    self._open(purge_step=None)
-                self._writer.add_scalar(tag, event[name], int(event["round"]))
+            case _:
+                for tag, value in figures_of(event).items():
+                    if self._writer is None:
+                        self._open(purge_step=None)
+                    self._writer.add_scalar(tag, value, int(event["round"]))
 
     def _open(self, purge_step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter  # torch takes seconds to import

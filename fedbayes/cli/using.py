@@ -22,8 +22,18 @@ Model = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write into.")]
-Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
-Place = Annotated[list[str] | None, typer.Argument(metavar="[out-dir=DIR]", show_default=False)]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings other than the run's; rounds=20.", show_default=False
+    ),
+]
+Place = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[out-dir=DIR]", help="Where the runs are; runs unless given.", show_default=False
+    ),
+]
 Test = Annotated[str | None, typer.Option(metavar="FILE", help="Examples with labels, to measure it on.")]
 
 Trust = Annotated[
@@ -40,7 +50,7 @@ def adapt(
     out: Out,
     words: Words = None,
     test: Test = None,
-    site: Annotated[str, typer.Option(help="The new site's name.")] = "new",
+    site: Annotated[str, typer.Option(metavar="NAME", help="The new site's name.")] = "new",
 ) -> None:
     """Give a new site a personal model: a run's distribution as the prior, and the site's own data.
 
@@ -69,7 +79,7 @@ def predict(
         float, typer.Option(metavar="P", help="Leave out this share of the examples, the least certain.")
     ] = 0.0,
     samples: Annotated[int | None, typer.Option(metavar="N", help="Draws of the weights.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the draws.", min=0)] = 0,
     trust_code: Trust = False,
 ) -> None:
     """Class, probability and uncertainty of new examples, or number, sd and 90 % interval, as CSV."""
@@ -96,6 +106,12 @@ def export(
         float,
         typer.Option(metavar="P", help="Of sparse models: the λ above which a weight stays.", min=0, max=1),
     ] = 0.5,
+    format: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="hf: config.json and model.safetensors, as on the Hugging Face Hub."
+        ),
+    ] = "onnx",
     trust_code: Trust = False,
 ) -> None:
     """The posterior-mean network as a PyTorch state dict and as ONNX; of a sparse model the pruned one too."""
@@ -103,7 +119,18 @@ def export(
     from fedbayes.model.find import find_model
 
     look_here()
+    if format not in ("onnx", "hf"):
+        raise CommandError(f'--format takes onnx or hf, not "{format}".')
+    if format == "hf" and (test is not None or threshold != 0.5):
+        raise CommandError("--test and --threshold are for --format onnx.")
     personal = find_model(model, out_dir(words or ()), trust_code)
+    if format == "hf":
+        from fedbayes.model.hub import export_hub
+
+        with writing(out):
+            for file in export_hub(personal, out):
+                print(file)
+        return
     with writing(out):
         export_files(personal, out, test, threshold, Console())
 

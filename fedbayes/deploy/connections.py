@@ -37,6 +37,12 @@ def require(name: str) -> None:
         )
 
 
+def keys_of(name: str) -> Path | None:
+    """The folder of `fedbayes keys` that a federation's coordinator has, where it is on this machine."""
+    certificate = connections().get(name, {}).get("root-certificates")
+    return Path(str(certificate)).parent if certificate else None
+
+
 def remember(name: str, address: str, certificate: Path) -> bool:
     """Write the connection down, once; whether it is new."""
     if not NAME.fullmatch(name) or "." in name:

@@ -1,10 +1,11 @@
 """`fedbayes keys`: the certificates and keys of a federation, one folder for each machine.
 
     DIR/ca            stays where it is made: whoever has ca.key can make certificates
-    DIR/coordinator   goes to the coordinator: its certificate and key, and the sites' public keys
-    DIR/site-0 …      goes to that site: its private key, and the CA's certificate
+    DIR/coordinator   goes to the coordinator: its certificate and key, the key that signs apps, the sites' public keys
+    DIR/site-0 …      goes to that site: its private key and the CA's certificate of it, the CA's own, the public key of
+                      signed apps
 
-Nothing is ever overwritten: called again, it adds what is missing.
+Nothing is ever overwritten: called again, it adds what is missing. Only `renew` replaces certificates (renewal.py).
 """
 
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -23,15 +25,18 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_ssh_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedbayes.deploy.bundles import APP_KEY, APP_PUBLIC
 from fedbayes.errors import CommandError
 
 CURVE = ec.SECP384R1  # of all keys; Flower signs a node's messages with it
 CA_DAYS, SERVER_DAYS = 3650, 825
 LOCAL = ("localhost", "127.0.0.1", "::1")  # the coordinator's own commands use these
 CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY, SITE_KEY = "ca.crt", "server.crt", "server.key", "site.key"
+SITE_CERTIFICATE = "site.crt"  # by which other sites know it, in secure sums
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Made:
 def make_keys(folder: Path, hosts: Sequence[str], sites: int) -> Made:
     """Everything a federation of `sites` sites needs, as far as it is not there yet."""
     coordinator = folder / "coordinator"
-    names = _alternative_names([*hosts, *LOCAL])
+    _alternative_names(hosts)  # before anything is made
     if not hosts and not (coordinator / SERVER_CERTIFICATE).exists():
         raise CommandError("--host takes a name or address of the coordinator, as the sites will call it.")
     try:
@@ -55,14 +60,19 @@ def make_keys(folder: Path, hosts: Sequence[str], sites: int) -> Made:
         new = _make_ca(folder / "ca")
         authority = (folder / "ca" / CA_CERTIFICATE).read_bytes()
         new += _write(coordinator / CA_CERTIFICATE, authority, 0o644)
-        new += _make_server(folder / "ca", coordinator, hosts, names)
+        new += _make_server(folder / "ca", coordinator, hosts)
+        new += _make_app_key(coordinator)
         for number in range(sites):
             new += _make_site(folder / f"site-{number}", coordinator / "sites", authority)
+        for site in (path.parent for path in folder.glob(f"*/{SITE_KEY}")):
+            new += _write(site / APP_PUBLIC, (coordinator / APP_PUBLIC).read_bytes(), 0o644)
+            new += _certify(folder / "ca", site, coordinator / "sites")
     except OSError as error:
         raise CommandError(f"{error.filename} cannot be read or written: {error.strerror}.") from None
     certificate = x509.load_pem_x509_certificate((coordinator / SERVER_CERTIFICATE).read_bytes())
-    made = sorted({path.parent.name if path.name == SITE_KEY else path.name for path in new})
-    return Made(made, _names(certificate), certificate.not_valid_after_utc)
+    fresh = {path.parent for path in new if path.name == SITE_KEY}
+    made = sorted({path.parent.name if path.parent in fresh else path.name for path in new})
+    return Made(made, names_in(certificate), certificate.not_valid_after_utc)
 
 
 def _make_ca(folder: Path) -> list[Path]:
@@ -70,29 +80,29 @@ def _make_ca(folder: Path) -> list[Path]:
     if (folder / CA_CERTIFICATE).exists():
         return []
     key, new = _private_key(folder / "ca.key", PrivateFormat.PKCS8)
+    return new + _write(folder / CA_CERTIFICATE, authority_certificate(key), 0o644)
+
+
+def authority_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedbayes federation")])
-    usage = _usage(signs_certificates=True)
     builder = (
         _certificate(subject, subject, key, CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    signed = builder.sign(key, SHA384()).public_bytes(Encoding.PEM)
-    return new + _write(folder / CA_CERTIFICATE, signed, 0o644)
+    return builder.sign(key, SHA384()).public_bytes(Encoding.PEM)
 
 
-def _make_server(
-    ca: Path, folder: Path, hosts: Sequence[str], alternatives: x509.SubjectAlternativeName
-) -> list[Path]:
+def _make_server(ca: Path, folder: Path, hosts: Sequence[str]) -> list[Path]:
     """The coordinator's certificate, valid for all the names it is reached by."""
     file = folder / SERVER_CERTIFICATE
     if file.exists():
-        names = _names(x509.load_pem_x509_certificate(file.read_bytes()))
+        names = names_in(x509.load_pem_x509_certificate(file.read_bytes()))
         if missing := [host for host in hosts if host not in names]:
             raise CommandError(
-                f"{file} is for {', '.join(names)}, not for {', '.join(missing)}; delete it to have a new one "
-                "made for the names you give then."
+                f"{file} is for {', '.join(names)}, not for {', '.join(missing)}; with --renew a new one is made for "
+                "the names you give."
             )
         return []
     if not (ca / "ca.key").exists():
@@ -100,19 +110,40 @@ def _make_server(
     authority = x509.load_pem_x509_certificate((ca / CA_CERTIFICATE).read_bytes())
     signer, _ = _private_key(ca / "ca.key", PrivateFormat.PKCS8)
     key, new = _private_key(folder / SERVER_KEY, PrivateFormat.PKCS8)
+    return new + _write(file, server_certificate(authority, signer, key, [*hosts, *LOCAL]), 0o644)
+
+
+def server_certificate(
+    authority: x509.Certificate,
+    signer: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePrivateKey,
+    names: Sequence[str],
+) -> bytes:
     identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
     builder = (
         _certificate(subject, authority.subject, key, SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(alternatives, critical=False)
+        .add_extension(_alternative_names(names), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
         )
     )
-    return new + _write(file, builder.sign(signer, SHA384()).public_bytes(Encoding.PEM), 0o644)
+    return builder.sign(signer, SHA384()).public_bytes(Encoding.PEM)
+
+
+def _make_app_key(folder: Path) -> list[Path]:
+    """The key that signs what sites are sent; a public key alone says that it is kept elsewhere."""
+    if (folder / APP_PUBLIC).exists():
+        return []
+    key = Ed25519PrivateKey.generate()
+    new = _write(
+        folder / APP_KEY, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600
+    )
+    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return new + _write(folder / APP_PUBLIC, line + b" fedbayes apps\n", 0o644)
 
 
 def _make_site(folder: Path, known: Path, authority: bytes) -> list[Path]:
@@ -131,6 +162,25 @@ def _make_site(folder: Path, known: Path, authority: bytes) -> list[Path]:
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write(public, line + f" {folder.name}\n".encode(), 0o644)
     return new
+
+
+def _certify(ca: Path, site: Path, known: Path) -> list[Path]:
+    """A certificate of the name and key of a site that may take part, where the authority's key is here to sign it."""
+    there = (site / SITE_CERTIFICATE).exists()
+    if there or not (ca / "ca.key").exists() or not (known / f"{site.name}.pub").exists():
+        return []
+    signer, _ = _private_key(ca / "ca.key", PrivateFormat.PKCS8)
+    authority = x509.load_pem_x509_certificate((ca / CA_CERTIFICATE).read_bytes())
+    key = load_ssh_private_key((site / SITE_KEY).read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site.name)])
+    builder = (
+        _certificate(subject, authority.subject, key, CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+    )
+    signed = builder.sign(signer, SHA384()).public_bytes(Encoding.PEM)
+    return _write(site / SITE_CERTIFICATE, signed, 0o644)
 
 
 def _private_key(file: Path, form: PrivateFormat) -> tuple[ec.EllipticCurvePrivateKey, list[Path]]:
@@ -179,7 +229,7 @@ def _alternative_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
     return x509.SubjectAlternativeName(names)
 
 
-def _names(certificate: x509.Certificate) -> list[str]:
+def names_in(certificate: x509.Certificate) -> list[str]:
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names]
 

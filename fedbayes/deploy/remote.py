@@ -19,6 +19,9 @@ from rich.console import Console
 
 from fedbayes.cli.progress import RunProgress
 from fedbayes.cli.tables import run_table
+from fedbayes.deploy import renewal
+from fedbayes.deploy.connections import keys_of
+from fedbayes.deploy.packing import sign_app
 from fedbayes.errors import CommandError
 from fedbayes.launch.app_bundle import assemble, write_run_config
 from fedbayes.launch.flower import ANSI, environment, program
@@ -44,6 +47,8 @@ ABSENT = re.compile(
     r"connection refused|connect(ion)? (error|failed)|failed to connect|unavailable", re.IGNORECASE
 )
 
+UNKNOWN = re.compile(r"run( id)?\b.* (not found|does not exist)", re.IGNORECASE)
+
 
 class Remote:
     """One run at a federation, by its number there."""
@@ -57,6 +62,7 @@ class Remote:
     def start(self) -> None:
         with tempfile.TemporaryDirectory(prefix="fedbayes-") as workshop:
             app = assemble(Path(workshop) / "app", further_defaults(self.plan.settings))
+            sign_app(app, keys_of(self.plan.on))
             config = write_run_config(Path(workshop) / "run.toml", self.plan.settings.as_config())
             deadline = time.monotonic() + PATIENCE
             while True:
@@ -91,7 +97,12 @@ class Remote:
 
     def status(self) -> str:
         """Flower's word, such as running or finished:failed; empty when nobody answers."""
-        runs = self._ask("list", self.plan.on, "--run-id", self.number).get("runs") or [{}]
+        answer = self._ask("list", self.plan.on, "--run-id", self.number)
+        runs = answer.get("runs") or [{}]
+        if UNKNOWN.search(
+            _words(answer)
+        ):  # a coordinator that was started anew has only what is in run folders
+            return "finished:failed"
         return str(runs[0].get("status", ""))
 
     def stop(self) -> bool:
@@ -163,16 +174,21 @@ class _Told(RunStatus):
 
 def run_on(plan: RemotePlan, console: Console) -> int:
     """Run the plan; returns the exit status."""
+    if keys := keys_of(plan.on):
+        renewal.warn(keys)
     began = time.monotonic()
     remote, told = Remote(plan), _Told()
     status = FAILED
     with StopSignals() as signals:
         try:
             try:
-                with RunProgress(console, plan.settings.run_name, plan.event_files) as progress:
+                with RunProgress(console, plan.settings.run_name, plan.event_files, logged=plan) as progress:
                     remote.start()
                     _follow(remote, told, progress)
-                status = FINISHED if told.finished and remote.status() == "finished:completed" else FAILED
+                ended = remote.status()
+                status = FINISHED if told.finished and ended == "finished:completed" else FAILED
+                if ended == "finished:stopped":  # by `fedbayes stop`, or by somebody else's Ctrl-C
+                    status = STOPPED
             finally:
                 signals.shield()
         except Stopped:

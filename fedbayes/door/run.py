@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fedbayes.launch.engines import EMBEDDED, Engine, check_engine
 from fedbayes.launch.plan import Plan, find_run, run_config
 from fedbayes.launch.run_folder import saved_rounds
 from fedbayes.launch.simulate import FINISHED, STOPPED, Display, train
+from fedbayes.loggers import chosen
 from fedbayes.protocol.objects import is_object
 from fedbayes.protocol.settings import SettingsError, kebab
 from server_app.stored import RunError
@@ -32,6 +33,7 @@ def run(
     address: str | None = None,
     progress: bool = True,
     tensorboard: bool = False,
+    log: str | Sequence[str] = (),
     **settings: Any,
 ) -> Result:
     """Train a simulated federation and return its result; fedbayes.Error says in a sentence what went wrong.
@@ -42,16 +44,14 @@ def run(
     `dataset` is a setting, or a list with one (x_train, y_train, x_test, y_test) for each client, or one (x, y) that
     `layout` deals to them; `model` a setting, or a function (inputs, classes) → torch.nn.Module.
     `resume` goes on with a run, by its name or folder; data and network that were objects must be given again.
+    `log` is mlflow, wandb or several of them: settings, figures and files go there too.
     `engine` is embedded, flower or, with the `address` of a cluster, ray.
     Ctrl-C stops and saves the run, and is raised again.
     """
     words = as_words(settings)
     with one_kind_of_error():
         check_engine(engine, address)
-        if tensorboard:
-            from fedbayes.cli.tensorboard import require_tensorboard
-
-            require_tensorboard()
+        logs, tensorboard = chosen([log] if isinstance(log, str) else log, tensorboard)
         if dataset is not None:
             words["dataset"], number = dataset_setting(dataset)
             if number is not None and clients not in (None, number):
@@ -62,7 +62,7 @@ def run(
         if resume is not None:
             _require_the_same_data(resume, words)
         watched_by = bar if progress else event_files
-        plan, ended = train(words, clients, resume, engine, address, tensorboard, watched_by)
+        plan, ended = train(words, clients, resume, engine, address, tensorboard, logs, watched_by)
         again = f'fedbayes.run(resume="{plan.folder}")'
         kept = f" {saved_rounds(plan.folder)} of {plan.settings.rounds} rounds are saved; go on with {again}."
         if ended.status == STOPPED:
@@ -74,13 +74,13 @@ def run(
 
 def bar(plan: Plan, engine: Engine) -> Display:
     """On standard error, or in the notebook."""
-    return RunProgress(Console(stderr=True), plan.settings.run_name, plan.event_files, engine.starting)
+    return RunProgress(Console(stderr=True), plan.settings.run_name, plan.event_files, engine.starting, plan)
 
 
 def event_files(plan: Plan, engine: Engine) -> Display:
-    """TensorBoard's files at most."""
+    """TensorBoard's files and loggers at most."""
     console = Console(quiet=True, force_terminal=False, force_jupyter=False)
-    return RunProgress(console, plan.settings.run_name, plan.event_files)
+    return RunProgress(console, plan.settings.run_name, plan.event_files, logged=plan)
 
 
 def as_words(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

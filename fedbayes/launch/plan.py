@@ -29,10 +29,20 @@ class Plan:
     clients: int
     finished: bool = False  # nothing left to do; only a sweep meets such a run
     tensorboard: bool = False  # event files are wanted too
+    log: tuple[str, ...] = ()  # loggers that are wanted
 
     @property
     def folder(self) -> Path:
         return Path(self.settings.out_dir) / self.settings.run_name
+
+    @property
+    def local(self) -> Path:
+        """The run folder, which is on this machine."""
+        return self.folder
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.settings.as_config()
 
     @property
     def resume_command(self) -> str:
@@ -53,12 +63,18 @@ class RemotePlan:
     settings: Settings
     on: str
     tensorboard: bool = False
+    log: tuple[str, ...] = ()
+    local = None  # the run folder is at the coordinator
 
     @property
     def event_files(self) -> Path | None:
         """Where TensorBoard's files go, if they are wanted: on this machine, the run folder being elsewhere."""
         here = absolute(defaults()["out-dir"]) / self.settings.run_name
         return here / "tensorboard" if self.tensorboard else None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.settings.as_config()
 
     @property
     def resume_command(self) -> str:

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -116,7 +116,7 @@ class Ended:
 def simulate(plan: Plan, console: Console, engine: str = EMBEDDED, address: str | None = None) -> int:
     """Run the plan and tell the user of it; returns the exit status. Nothing of it is running when this returns."""
     carrier = engine_for(plan, engine, address)
-    display = RunProgress(console, plan.settings.run_name, plan.event_files, carrier.starting)
+    display = RunProgress(console, plan.settings.run_name, plan.event_files, carrier.starting, plan)
     ended = conduct(plan, carrier, display)
     _tell(plan, console, ended)
     return ended.status
@@ -129,13 +129,14 @@ def train(
     engine: str = EMBEDDED,
     address: str | None = None,
     tensorboard: bool = False,
+    log: Sequence[str] = (),
     watched_by: Callable[[Plan, Engine], Display] = lambda _plan, _engine: Unseen(),
 ) -> tuple[Plan, Ended]:
     """A whole run from its settings, without a word to the user; returns when it has ended.
 
     CommandError, SettingsError or RunError where it cannot even start; how it ended is in what is returned.
     """
-    plan = replace(ready(words, clients, resume), tensorboard=tensorboard)
+    plan = replace(ready(words, clients, resume), tensorboard=tensorboard, log=tuple(log))
     carrier = engine_for(plan, engine, address)
     return plan, conduct(plan, carrier, watched_by(plan, carrier))
 

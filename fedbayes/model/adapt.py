@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from bayes_core.parts import hold
 from bayes_core.predict.metrics import summarise
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
-from client_app.calibrate import calibration
+from client_app.calibrate import calibration, require_enough
 from client_app.card import Card
+from client_app.data.errors import DataError
 from client_app.prepare import hold_out
 from client_app.store import LATEST, Store, holds
 from fedbayes.cli.tables import new_table
@@ -50,7 +52,9 @@ class Adapted:
         if not isinstance(self.prior, WeightsPredictor):
             return None
         buffers = {name: buffer.cpu() for name, buffer in self.prior.buffers.items()}
-        weights = replace(self.prior, network=self.card.network(), v=self.prior.v.cpu(), buffers=buffers)
+        plain = {name: value.cpu() for name, value in self.prior.plain.items()}
+        network = hold(self.card.network(), plain)
+        weights = replace(self.prior, network=network, v=self.prior.v.cpu(), buffers=buffers, plain=plain)
         return PersonalModel(self.card, weights)
 
     def file(self) -> dict[str, Tensor]:
@@ -72,6 +76,10 @@ def adapt(run: Finished, x: Tensor, y: Tensor, site: str) -> Iterator[Adapted]:
     (x, y), validation = hold_out(
         x, y, settings.validation_fraction, stream(settings.seed, site, "validation")
     )
+    try:
+        require_enough(settings, validation, agreement.many)
+    except DataError as error:
+        raise ModelError(str(error)) from None
     received = run.received(site)
     method = run.method(x, y, site, agreement)
     if validation is not None:

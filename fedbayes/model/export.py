@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from bayes_core.flat import around, state_dict_of
-from bayes_core.networks import ManyLabels, WithNoise
+from bayes_core.networks import INPUT, ManyLabels, WithNoise
 from bayes_core.predict.forecast import of_outputs
 from bayes_core.predict.metrics import Tally, summarise, tally, tally_numbers
 from bayes_core.predict.predictive import outputs
@@ -120,7 +120,12 @@ def _write(
         plain = network.network
     if isinstance(network, WithNoise):
         plain = network.network
-        tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
+        if (
+            network.by_input
+        ):  # the second output r: the noise is exp(START + BOUND·tanh(r / BOUND)) times the scale
+            tags |= {"noise": INPUT, "noise_start": str(network.START), "noise_bound": str(network.BOUND)}
+        else:
+            tags["noise"] = str(float(network.log_noise.detach().exp()) * card.agreement.target_scale[1])
     tensors = state_dict_of(plain)
     if pruned:
         named = plain.state_dict(keep_vars=True).items()

@@ -18,6 +18,7 @@ from fedbayes.launch.plan import run_config
 from fedbayes.model.inputs import NewExamples, read_examples
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.agreement import TOKENS, Agreement
+from fedbayes.protocol.messages import BODY
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from fedbayes.protocol.user_code import UserCodeError
@@ -27,7 +28,7 @@ from strategies import load as load_server
 from strategies.rounds.method import sent_to
 from strategies.rounds.state import State
 
-FIXED = ("method", "family", "model", "lambda-init", "noise")  # what the weights mean
+FIXED = ("method", "family", "model", "bayesian", "lambda-init", "noise")  # what the weights mean
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,12 @@ class Finished:
     def global_model(self, which: str = "") -> PersonalModel:
         """The model that all clients share; of several, one by its number or name. ModelError without one."""
         self._require(self.server().traits.global_model)
-        plain, run = self.server().plain, self.settings.run_name
+        if self.settings.as_config().get("plain-weights") == "personal":
+            raise ModelError(
+                f"The run {self.settings.run_name} has no global model to be used alone: with plain-weights=personal "
+                "every client has a body of its own under it."
+            )
+        plain, run = {*self.server().plain, BODY}, self.settings.run_name
         names = {name.removeprefix("u"): name for name in self.tensors if name not in plain}
         if len(names) == 1 and not which:
             return self.model(*names.values())

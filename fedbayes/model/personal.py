@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bayes_core.families import Family
 from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import scale
+from bayes_core.predict.conformal import class_sets, interval
 from bayes_core.predict.forecast import Forecast
 from bayes_core.predict.metrics import Tally, tally, tally_numbers
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
@@ -25,7 +26,7 @@ from client_app.method import load as load_method
 from client_app.store import FORMAT, LATEST, WITHOUT_CARD, read, read_model
 from fedbayes.errors import ModelError
 from fedbayes.model.inputs import NewExamples, read_examples, scaled
-from fedbayes.protocol.streams import stream
+from fedbayes.protocol.streams import PREDICT, stream
 from fedbayes.protocol.user_code import UserCodeError
 from strategies import load as load_server
 
@@ -33,10 +34,19 @@ from strategies import load as load_server
 class PersonalModel:
     """One client's model, ready for new examples: most are distributions over the weights of a network."""
 
-    def __init__(self, card: Card, predictor: Predictor, temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        card: Card,
+        predictor: Predictor,
+        temperature: float = 1.0,
+        conformal: tuple[float, float] | None = None,
+    ) -> None:
         self.card = card
         self.predictor = predictor
         self.temperature = temperature  # 1 unless the run fitted one
+        self.conformal = (
+            conformal  # the probability that sets and intervals promise, and the score they may have
+        )
 
     @classmethod
     def load(cls, path: str | Path, trust_code: bool = False) -> "PersonalModel":
@@ -91,7 +101,9 @@ class PersonalModel:
             raise ModelError(
                 f"Site {card.site} of the run {card.run} has no personal model: {card.method} has only the global one."
             )
-        return cls(card, predictor, float(state.get("temperature", 1.0)))
+        kept = state["conformal"].tolist() if "conformal" in state else None
+        conformal = (float(kept[0]), float(kept[1])) if kept else None
+        return cls(card, predictor, float(state.get("temperature", 1.0)), conformal)
 
     def _check(self, file: Path) -> None:
         if not isinstance(self.predictor, WeightsPredictor):
@@ -154,20 +166,44 @@ class PersonalModel:
 
     def decisions(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Prediction:
         """As `predict`; of several labels an example, of each of them for itself: not there, there."""
-        if not self.classes:
-            raise ModelError("This model predicts numbers, not classes; ask it with `forecast`.")
-        generator = stream(seed, "predict")
-        found = self.predictor.predict(self.inputs(x), samples or self.card.eval_samples, generator)
+        found = self._unscaled(x, samples, seed)
         if self.temperature == 1:
             return found
         return replace(found, probabilities=scale(found.probabilities, self.temperature))
+
+    def _unscaled(self, x: ArrayLike | Tensor, samples: int | None, seed: int) -> Prediction:
+        if not self.classes:
+            raise ModelError("This model predicts numbers, not classes; ask it with `forecast`.")
+        generator = stream(seed, PREDICT)
+        return self.predictor.predict(self.inputs(x), samples or self.card.eval_samples, generator)
+
+    def sets(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> list[tuple[str, ...]]:
+        """The conformal sets: for each example the classes of which the true one is one, as often as was promised.
+
+        The promise is for examples like those of the site; with other `samples` or another `seed` than by default it is
+        kept about as well, but not to the letter. ModelError where the run made no sets.
+        """
+        _, threshold = self._promised()
+        found = class_sets(self._unscaled(x, samples, seed).probabilities, threshold).tolist()
+        return [tuple(name for name, held in zip(self.classes, one, strict=True) if held) for one in found]
+
+    def interval(self, found: Forecast) -> tuple[Tensor, Tensor]:
+        """Of a regression: the bounds of conformal intervals, for what `forecast` gives; ModelError likewise."""
+        return interval(found, self._promised()[1])
+
+    def _promised(self) -> tuple[float, float]:
+        if self.conformal is None:
+            raise ModelError(
+                "This model has no conformal sets or intervals: its run had no conformal, such as conformal=0.9."
+            )
+        return self.conformal
 
     def forecast(self, x: ArrayLike | Tensor, samples: int | None = None, seed: int = 0) -> Forecast:
         """Of a regression: numbers in the target's own units, with their spread, for examples as in `predict`."""
         if self.classes:
             raise ModelError("This model predicts classes, not numbers; ask it with `predict`.")
         samples = samples or self.card.eval_samples
-        inputs, generator = self.inputs(x), stream(seed, "predict")
+        inputs, generator = self.inputs(x), stream(seed, PREDICT)
         found = self.predictor.forecast(inputs, samples, generator)
         return found.unscaled(*self.card.agreement.target_scale)
 

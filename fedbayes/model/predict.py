@@ -23,6 +23,7 @@ OF_NUMBERS = (
     "high",
     "doubt",
 )  # low and high: the bounds of the 90 % interval
+CONFORMAL_BOUNDS = ("conformal_low", "conformal_high")  # where the run made such
 
 
 def predict_file(
@@ -31,7 +32,7 @@ def predict_file(
     """The CSV with one row for each example that is answered, and a sentence on what was done."""
     inputs = personal.read(data)
     if not personal.classes:
-        return _numbers(personal.forecast(inputs.x, samples, seed), inputs, abstain)
+        return _numbers(personal, personal.forecast(inputs.x, samples, seed), inputs, abstain)
     found, many = personal.predict(inputs.x, samples, seed), personal.card.agreement.many
     answered = surest(found.entropy, abstain)
     said = f"{len(answered)} of {len(inputs.x)} examples answered"
@@ -41,14 +42,25 @@ def predict_file(
         chosen = (found.probabilities > 0.5).long() if many else found.labels
         right = (chosen[answered].cpu() == inputs.y[answered]).double().mean()
         said += f"; accuracy {float(right):.4f}"
-    write = _labels if many else _table
-    return write(inputs, found, personal.classes, answered), said + "."
+    if many:
+        return _labels(inputs, found, personal.classes, answered), said + "."
+    sets = personal.sets(inputs.x, samples, seed) if personal.conformal else None
+    if sets and inputs.y is not None:
+        held = [personal.classes[int(inputs.y[place])] in sets[place] for place in answered.tolist()]
+        said += f"; {100 * sum(held) / len(held):.1f} % of the conformal sets hold the class"
+    return _table(inputs, found, personal.classes, answered, sets), said + "."
 
 
-def _numbers(found: Forecast, inputs: NewExamples, abstain: float) -> tuple[str, str]:
+def _numbers(
+    personal: PersonalModel, found: Forecast, inputs: NewExamples, abstain: float
+) -> tuple[str, str]:
     """Of a regression: those of the smallest standard deviation are answered."""
     answered = surest(found.sd, abstain)
-    columns = [column[answered].tolist() for column in (found.mean, found.sd, *found.interval(), found.doubt)]
+    bounds = personal.interval(found) if personal.conformal else ()
+    columns = [
+        column[answered].tolist()
+        for column in (found.mean, found.sd, *found.interval(), found.doubt, *bounds)
+    ]
     said = f"{len(answered)} of {len(inputs.x)} examples answered"
     if len(answered) < len(inputs.x):
         said += f", the others have a standard deviation above {float(found.sd[answered].max()):.4g}"
@@ -56,9 +68,14 @@ def _numbers(found: Forecast, inputs: NewExamples, abstain: float) -> tuple[str,
         chosen = Forecast(found.means[:, answered], found.noises[:, answered])
         figures = summarise(tally_numbers(chosen, inputs.y[answered]))
         said += f"; RMSE {figures['rmse']:.4g}, {100 * figures['coverage']:.1f} % within their intervals"
+        if bounds:
+            low, high = (bound[answered].cpu() for bound in bounds)
+            y = inputs.y[answered]
+            within = ((low <= y) & (y <= high)).double().mean()
+            said += f", {100 * float(within):.1f} % within the conformal ones"
     rows = zip(answered.tolist(), *columns, strict=True)
     return _csv(
-        (OF_NUMBERS[0], *inputs.aside, *OF_NUMBERS[1:]),
+        (OF_NUMBERS[0], *inputs.aside, *OF_NUMBERS[1:], *(CONFORMAL_BOUNDS if bounds else ())),
         ((*_named(inputs, place), *(f"{number:.6g}" for number in numbers)) for place, *numbers in rows),
     ), f"{said}."
 
@@ -71,16 +88,29 @@ def surest(entropy: Tensor, abstain: float) -> Tensor:
     return torch.sort(entropy, stable=True).indices[:kept].sort().values
 
 
-def _table(inputs: NewExamples, found: Prediction, classes: tuple[str, ...], answered: Tensor) -> str:
+def _table(
+    inputs: NewExamples,
+    found: Prediction,
+    classes: tuple[str, ...],
+    answered: Tensor,
+    sets: Sequence[Sequence[str]] | None = None,
+) -> str:
     columns = (found.labels, found.confidence, found.entropy, found.mutual_information)
     rows = zip(answered.tolist(), *(column[answered].tolist() for column in columns), strict=True)
     return _csv(
-        (COLUMNS[0], *inputs.aside, *COLUMNS[1:], *(f"p({name})" for name in classes)),
+        (
+            COLUMNS[0],
+            *inputs.aside,
+            *COLUMNS[1:],
+            *(f"p({name})" for name in classes),
+            *(("set",) if sets else ()),
+        ),
         (
             (
                 *_named(inputs, place),
                 classes[label],
                 *(f"{number:.6f}" for number in (*numbers, *found.probabilities[place].tolist())),
+                *(("+".join(sets[place]),) if sets else ()),
             )
             for place, label, *numbers in rows
         ),

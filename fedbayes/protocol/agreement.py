@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayes_core.networks import NoiseKind
 from fedbayes.protocol.claims import AUTO, SEQUENCES, TOKENS, Claim, MeanVariance
 from fedbayes.protocol.tables import Disagreement, Preparation, agree
 
@@ -69,9 +70,9 @@ class Agreement:
             return 0.0, 1.0
         return self.target_mean, self.target_deviation
 
-    def scaled_noise(self, noise: float | None) -> float | None:
-        """A standard deviation in the target's own units as the network has it; None, learned, stays."""
-        return None if noise is None else noise / self.target_scale[1]
+    def scaled_noise(self, noise: NoiseKind) -> NoiseKind:
+        """A standard deviation in the target's own units as the network has it; learned and input stay."""
+        return noise if noise is None or isinstance(noise, str) else noise / self.target_scale[1]
 
     def scaled_by(self, inputs: MeanVariance | None, target: MeanVariance | None) -> "Agreement":
         """The same with another scale, a site's own; inputs that are no measurements stay 0 or 1."""

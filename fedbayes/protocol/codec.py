@@ -12,7 +12,8 @@
 A client of the spike-and-slab family leaves out μ and ρ of the weights that it has switched off, λ_i < `OFF`, when that
 takes fewer bytes; the server's own take their place. What is lost is Σ λ_i·KL(N_i ‖ N_w) over these weights.
 
-A tensor that is no distribution (a method may send such) travels as it is, in float32, under the one name `VALUES`.
+Plain weights beside a distribution over the others (a tensor of one row) travel as FedAvg's do. A tensor that is no
+distribution (a method may send such) travels as it is, in float32, under the one name `VALUES`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayes_core.families import Family
+from bayes_core.families import Family, Point
 from fedbayes.protocol.npy import array_of, numbers_of
 
 FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -41,6 +42,10 @@ class Wire:
         self.family = family
         self.format = FORMATS[name]
         self.origin = torch.tensor([[rho_init if row == "rho" else 0.0] for row in family.rows])
+        self.beside = Wire(Point(), name) if family.uncertain else self  # for plain weights
+
+    def _of(self, v: Tensor) -> "Wire":
+        return self.beside if len(v) == 1 else self
 
     @property
     def exact(self) -> bool:
@@ -82,22 +87,26 @@ class Wire:
 
     def send(self, v: Tensor, plain: bool = False) -> ArrayRecord:
         """A record for clients: of a distribution, or of a `plain` tensor."""
-        return record_of({VALUES: _plain(v)} if plain else self.encode(v))
+        return record_of({VALUES: _plain(v)} if plain else self._of(v).encode(v))
 
     def receive(self, record: ArrayRecord) -> Tensor:
         """The reverse, at a client."""
         arrays = {name: numbers_of(array) for name, array in record.items()}
-        return torch.from_numpy(arrays[VALUES].copy()) if set(arrays) == {VALUES} else self.decode(arrays)
+        if set(arrays) == {VALUES}:
+            return torch.from_numpy(arrays[VALUES].copy())
+        return (self.beside if set(arrays) == set(self.beside.family.rows) else self).decode(arrays)
 
     def leave(self, upload: Tensor, base: Tensor | None) -> ArrayRecord:
         """A client's upload as a record; `base` is what it is a change of, None for a tensor that stands alone."""
-        return record_of({VALUES: _plain(upload)} if base is None else self.encode_upload(upload, base))
+        if base is None:
+            return record_of({VALUES: _plain(upload)})
+        return record_of(self._of(base).encode_upload(upload, base))
 
     def arrive(self, record: ArrayRecord, base: Tensor | None, shape: Sequence[int]) -> Tensor:
         """The upload again, at the server, or ValueError in words: it comes from another machine."""
         arrays = {name: numbers_of(array) for name, array in record.items()}
         if base is not None:
-            upload = self.decode_upload(arrays, base)
+            upload = self._of(base).decode_upload(arrays, base)
         elif set(arrays) != {VALUES} or arrays[VALUES].dtype != np.float32:
             raise ValueError(f"rows {sorted(arrays)} instead of {VALUES} in float32")
         else:

@@ -22,6 +22,7 @@ class Metric:
     place: int | None = None  # among the metrics in tables; None: it is only in the files
     kind: str | None = ""  # of the tally that it is computed from; None: the client sends the number itself
     bounds: tuple[float, float] | None = None  # of such a number; what lies outside is left out
+    pooled: bool = False  # a client's number counts as often as it has test examples, not once
     share: bool = False  # shown in %
     better: Literal["higher", "lower", ""] = ""
     headline: bool = False  # says how good a model is
@@ -56,6 +57,9 @@ METRICS = (
     Metric("temperature", kind=None, bounds=(0.0, 1e3)),
     Metric("val_nll", "NLL on validation data", 11, kind=VALIDATION, better="lower"),
     Metric("val_accuracy", "accuracy on validation data", 12, kind=VALIDATION, share=True, better="higher"),
+    Metric("conformal_coverage", "conformal coverage", 13, None, (0.0, 1.0), pooled=True, share=True),
+    Metric("conformal_size", "mean size of conformal sets", 14, None, (0.0, 1e5), pooled=True),
+    Metric("conformal_width", "mean width of conformal intervals", 15, None, (0.0, 1e40), pooled=True),
 )
 BY_KEY = {metric.key: metric for metric in METRICS}
 SHOWN = tuple(
@@ -69,8 +73,9 @@ MEASURED = tuple(f"{model}_{metric.key}" for metric in METRICS for model in MODE
 BY_SITE = ("accuracy", "nll", "rmse")
 OF_SITES = tuple(f"{model}_sites_{key}" for key in BY_SITE for model in MODELS)
 CLUSTERS = ("clusters", "cluster_changes", "adjusted_rand")
+PRIVACY = ("epsilon", "epsilon_examples")
 EXCHANGE = ("clients_ok", "clients_failed", "seconds", "bytes_up", "bytes_down")
-ROUND_COLUMNS = ("round", *MEASURED, *OF_SITES, *CLUSTERS, *EXCHANGE)
+ROUND_COLUMNS = ("round", *MEASURED, *OF_SITES, *CLUSTERS, *PRIVACY, *EXCHANGE)
 CLIENT_COLUMNS = ("round", "site", "cluster", "n_test", *MEASURED, "uncertainty", "status")
 RESERVED = (
     "event",

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from bayes_core.flat import fingerprint, shapes_of, trained
-from bayes_core.networks import NETWORKS, ManyLabels, WithNoise
+from bayes_core.networks import INPUT, NETWORKS, ManyLabels, NoiseKind, WithNoise
 from fedbayes.protocol.streams import seed_of
 from fedbayes.protocol.user_code import UserCodeError, find, problem
 
@@ -17,10 +17,12 @@ def build(
     inputs: Sequence[int],
     classes: int,
     seed: int = 0,
-    noise: float | None = None,
+    noise: NoiseKind = None,
     many: bool = False,
 ) -> nn.Module:
     """The network for so many classes; for none of them, a regression: one number with its noise (None = learned).
+
+    Where the noise depends on the input, the network has two outputs: the number, and the logarithm of its noise.
 
     `many`: an example may be of several classes at once, or of none.
     """
@@ -28,7 +30,7 @@ def build(
         return ManyLabels(_plain(model, inputs, classes, seed))
     if classes:
         return _plain(model, inputs, classes, seed)
-    return WithNoise(_plain(model, inputs, 1, seed), noise)
+    return WithNoise(_plain(model, inputs, 2 if noise == INPUT else 1, seed), noise)
 
 
 def _plain(model: str, inputs: Sequence[int], classes: int, seed: int) -> nn.Module:

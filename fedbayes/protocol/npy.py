@@ -16,7 +16,7 @@ from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 from numpy.typing import NDArray
 
 STYPE = "numpy.ndarray"
-TYPES = ("float32", "float16", "uint16", "uint8")  # that travel
+TYPES = ("float32", "float16", "uint8", "uint16", "uint32", "uint64")  # that travel
 
 
 @lru_cache(256)

@@ -29,6 +29,7 @@ from pydantic import (
 
 from fedbayes.protocol.objects import is_object
 
+INPUT = "input"  # noise that the network tells, as bayes_core/networks.py calls it; torch takes a second to import
 CONFIDENCE = re.compile(r"off|weight|0?\.\d+")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 RESERVED_RUN_NAMES = {".", "..", "state"}  # OUT/state holds the simulated clients' stores
@@ -65,7 +66,7 @@ def _run_name(value: str) -> str:
 
 
 def _noise(value: str | float) -> str | float:
-    if value != "learned" and not 0 < float(value) < float("inf"):
+    if value not in ("learned", INPUT) and not 0 < float(value) < float("inf"):
         raise ValueError("noise")
     return value
 
@@ -93,6 +94,10 @@ Steps = Annotated[
 Share = Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
 Switch = Annotated[bool, takes("true or false")]
 HeadName = Annotated[str, takes("the beginning of a parameter's name, or nothing for the last nn.Linear")]
+Bayesian = Annotated[
+    str, takes("all, head, or beginnings of parameters' names with commas between", min_length=1)
+]
+PlainWeights = Annotated[Literal["shared", "personal"], takes("shared or personal")]
 FamilyName = Annotated[Literal["gaussian", "spike-slab"], takes("gaussian or spike-slab")]
 RhoInit = Annotated[float, takes("a number between -20 and 20", ge=-20, le=20)]
 LambdaInit = Annotated[float, takes("a number above 0 and at most 1", gt=0, le=1)]
@@ -156,11 +161,29 @@ class Settings(BaseModel):
         _matches(CONFIDENCE),
     ]
 
+    secure_sum: Switch
+
+    dp_noise: NonNegative
+    dp_clip: Positive
+    dp_clip_rho: Positive
+    dp_rows: Annotated[Literal["all", "mu"], takes("all or mu")]
+    dp_delta: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
+    dp_epsilon: NonNegative
+    dp_example_noise: NonNegative
+    dp_example_clip: Positive
+    dp_example_lr: Positive
+    dp_example_batch: Natural
+    dp_example_sampling: Annotated[Literal["passes", "poisson"], takes("passes or poisson")]
+    dp_example_epsilon: NonNegative
+
     eval_every: Count
     eval_samples: Count
     validation_fraction: Annotated[float, takes("a number from 0 (off) up to, but not, 1", ge=0, lt=1)]
     patience: Natural
     temperature_scaling: Switch
+    conformal: Annotated[
+        float, takes("a probability from 0 (off) up to, but not, 1, such as 0.9", ge=0, lt=1)
+    ]
 
     dataset: Annotated[
         str,
@@ -183,7 +206,9 @@ class Settings(BaseModel):
     inputs: Annotated[Literal["auto", "tokens", "sequences"], takes("auto, tokens or sequences")]
     class_weights: Annotated[Literal["none", "balanced"], takes("none or balanced")]
     noise: Annotated[
-        Literal["learned"] | float, takes("learned, or a number above 0"), AfterValidator(_noise)
+        Literal["learned", "input"] | float,
+        takes("learned, input, or a number above 0"),
+        AfterValidator(_noise),
     ]
     classes: Annotated[str, takes("names of classes with commas between, or nothing")]
     target: Annotated[str, takes("the name of a column, or nothing for the last one")]
@@ -235,6 +260,20 @@ class Settings(BaseModel):
                 f"patience={self.patience} ends a run by its validation data and takes a validation-fraction above 0, "
                 "such as 0.2."
             )
+        if self.conformal and not self.validation_fraction:
+            raise ValueError(
+                f"conformal={self.conformal:g} measures its sets and intervals on validation data and takes a "
+                "validation-fraction above 0, such as 0.2."
+            )
+        if self.dp_epsilon and not self.dp_noise:
+            raise ValueError(
+                f"dp-epsilon={self.dp_epsilon:g} is a budget for noise and takes a dp-noise above 0."
+            )
+        if self.dp_example_epsilon and not self.dp_example_noise:
+            raise ValueError(
+                f"dp-example-epsilon={self.dp_example_epsilon:g} is a budget for noise and takes a dp-example-noise "
+                "above 0."
+            )
         if self.inputs == "tokens" and not FUNCTION.fullmatch(self.model):
             raise ValueError(
                 f"inputs=tokens is for a network of one's own that takes whole numbers, not for model={self.model}."
@@ -269,9 +308,17 @@ class Settings(BaseModel):
         return tuple(name.strip() for name in self.classes.split(",") if name.strip())
 
     @property
-    def noise_level(self) -> float | None:
-        """The noise of a regression's targets in their own units; None: it is learned."""
+    def noise_level(self) -> float | Literal["input"] | None:
+        """The noise of a regression's targets in their own units; None: it is learned; input: for each example."""
+        if self.noise == INPUT:
+            return "input"
         return None if self.noise == "learned" else float(self.noise)
+
+    @property
+    def dp_scales(self) -> tuple[float, float, float]:
+        """In which units the change of each row (μ, ρ, λ) is clipped; 0: that row stays where it is."""
+        others = self.dp_clip_rho if self.dp_rows == "all" else 0.0
+        return self.dp_clip, others, others
 
     def require_fit(self, classes: Sequence[str]) -> None:
         """SettingsError where the run's targets are numbers and a setting is about classes."""

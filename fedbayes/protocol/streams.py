@@ -9,6 +9,8 @@ import json
 
 import torch
 
+PREDICT = "predict"  # the purpose of draws for new examples
+
 
 def seed_of(*words: int | str) -> int:
     """A 63-bit seed from the words; different words, different seed."""

@@ -24,9 +24,9 @@ class Recipe:
 # fmt: off
 RECIPES = {  # one line a method
     # the paper's own methods
-    "pfedbayes": Recipe(dnn="zeta=auto personal-steps=auto", vgg="zeta=3 rho-init=-4"),
-    "sfedbayes": Recipe(dnn="zeta=auto personal-steps=auto", vgg="zeta=3 rho-init=-4"),
-    "cfedbayes": Recipe(dnn="zeta=auto personal-steps=auto", vgg="zeta=3 rho-init=-4"),
+    "pfedbayes": Recipe(dnn="zeta=auto personal-steps=auto prior-decay=0.003", vgg="zeta=3 rho-init=-4"),
+    "sfedbayes": Recipe(dnn="zeta=auto personal-steps=auto prior-decay=0.003", vgg="zeta=3 rho-init=-4"),
+    "cfedbayes": Recipe(dnn="zeta=auto personal-steps=auto prior-decay=0.003", vgg="zeta=3 rho-init=-4"),
     # the methods that it compares them with
     "fedavg": Recipe(dnn="optimizer=sgd lr-global=0.1", vgg="optimizer=adam lr-global=0.001"),
     "fedprox": Recipe(dnn="optimizer=sgd lr-global=0.1 proximal=0.001", vgg="optimizer=adam proximal=0.001"),

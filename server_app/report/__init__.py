@@ -8,10 +8,11 @@ from bayes_core.predict.forecast import LEVEL
 from fedbayes.protocol.columns import MODELS, SHOWN, Metric, columns_of
 from fedbayes.protocol.files import replace_file
 from fedbayes.protocol.settings import defaults
-from server_app.report import certainty, classes, clients, clusters, progress, weights
+from server_app.report import certainty, classes, clients, clusters, progress, trust, weights
 from server_app.report.figure import Table, as_share, headline, interval, shown
 from server_app.report.files import Run, read_run
 from server_app.report.page import page
+from server_app.report.sites import sites
 from server_app.report.words import failed_replies, failure_rows, method_words, rounds_done, summary
 from server_app.rows import NONE, WINDOW, best, duration, examples_tested, last
 
@@ -39,17 +40,20 @@ def render(run: Run) -> str:
         "report",
         title=run.name,
         state=str(run.config.get("state", "?")),
-        created=_day(run),
+        created=day(run),
         version=str(run.config.get("fedbayes", "?")),
         method=method_words(run).title,
         summary=summary(run),
-        tiles=_tiles(run),
+        tiles=tiles(run),
         result=_result(run),
         figures={
             "result": [progress.convergence(run), clients.clients(run)],
             "certainty": [
                 certainty.reliability(run),
                 certainty.intervals(run),
+                trust.abstention(run),
+                trust.by_value(run),
+                trust.by_site(run),
                 certainty.uncertainty(run),
                 certainty.histograms(run),
             ],
@@ -65,6 +69,8 @@ def render(run: Run) -> str:
             ],
             "failures": [progress.failures(run)],
         },
+        by_class=classes.by_class(run),
+        sites=sites(run),
         failed=failed[:FAILURES_SHOWN],
         more_failed=len(failed) - FAILURES_SHOWN,
         clients_told=bool(run.clients),
@@ -74,7 +80,8 @@ def render(run: Run) -> str:
     )
 
 
-def _day(run: Run) -> str:
+def day(run: Run) -> str:
+    """When it was started."""
     text = str(run.config.get("created", "?"))
     try:
         return time.strftime("%d %B %Y, %H:%M UTC", time.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))
@@ -82,14 +89,19 @@ def _day(run: Run) -> str:
         return text
 
 
-def _tiles(run: Run) -> list[tuple[str, str, str]]:
+def tiles(run: Run) -> list[tuple[str, str, str]]:
     """Style, figure, and what it is."""
     metric = headline(run)
 
     def of_models(key: str, form: Callable[[float], str], words: str) -> list[tuple[str, str, str]]:
         found = {model: last(run.rows, f"{model}_{key}") for model in MODELS}
+        n = examples_tested(run.clients) if key in INTERVALS else 0
         return [
-            (model, form(value), f"{MODELS[model]}{words}")
+            (
+                model,
+                form(value),
+                f"{MODELS[model]}{words}" + (f", 95 % interval {interval(value, n)}" if n else ""),
+            )
             for model, value in found.items()
             if value is not None
         ]

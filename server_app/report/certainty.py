@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedbayes.protocol.columns import MODELS
 from server_app.report.figure import Figure, Table, evenly, natural
 from server_app.report.files import Evaluation, Numbers, Run, Tally
-from server_app.report.svg import Plot, Scale, drawing, element, hint, label, percent
+from server_app.report.svg import Plot, Scale, drawing, element, fitting, hint, label, percent
 from server_app.rows import Row, series
 
 CLIENTS_SHOWN = 5  # as many as in the paper's figure
@@ -209,8 +209,8 @@ def histograms(run: Run) -> Figure | None:
     body = []
     for column, site in enumerate(clients):
         x = left + column * (width + gap)
-        name = site if len(site) <= 9 else site[:8] + "…"
-        body.append(label(f"site {name}" if len(site) < 5 else name, x + width / 2, 12, text_anchor="middle"))
+        name = f"site {site}" if site.isdecimal() and len(site) < 5 else site
+        body.append(label(fitting(name, width + gap), x + width / 2, 12, text_anchor="middle"))
         for row, one in enumerate(moments):
             floor = top + row * (height + 12) + height
             body.append(element("line", x1=x, x2=x + width, y1=floor, y2=floor, class_="axis"))

@@ -1,24 +1,23 @@
-"""The figure and the table of single clients: accuracy, cluster, labels."""
+"""The figure of single clients: accuracy, cluster, labels."""
 
 from markupsafe import Markup
 
-from fedbayes.protocol.columns import MODELS, Metric, columns_of
+from fedbayes.protocol.columns import MODELS, Metric
 from server_app.report.figure import (
     Figure,
-    Table,
     bounds_of,
     cluster_style,
     headline,
-    interval,
     natural,
     on_axis,
     shown,
 )
 from server_app.report.files import Counts, Run
-from server_app.report.svg import Plot, Scale, element, hint, label
-from server_app.rows import NONE, Row, evaluated, number
+from server_app.report.svg import Plot, Scale, element, hint, label, room, short
+from server_app.rows import Row, evaluated, number
 
 MOST_ROWS = 40
+NAME = 12  # characters of a site's name
 
 
 def latest(run: Run) -> dict[str, Row]:
@@ -55,7 +54,6 @@ def clients(run: Run) -> Figure | None:
         )
     alt = f"{metric.heading} of each of {len(found)} clients: {'; '.join(parts)}."
     svg, extra = draw(run, found, metric, title, alt)
-    told, clusters = composition(run), cluster_of(run)
     caption = f"{metric.heading} on each client's own test data. {extra}".strip()
     return Figure(
         "clients",
@@ -63,7 +61,6 @@ def clients(run: Run) -> Figure | None:
         svg,
         caption,
         [(f"dot {model}", MODELS[model]) for model in models],
-        _table(run, rows, told, clusters, models, metric),
     )
 
 
@@ -78,7 +75,7 @@ def _rows(
     told, clusters = composition(run), cluster_of(run)
     classes = max((len(one.labels or ()) for one in told.values()), default=0)
     order = sorted(found, key=lambda site: (clusters.get(site, -1), natural(site)))
-    name = 10 + 6.6 * min(max(len(site) for site in found), 12)
+    name = 10 + room(found, NAME)
     chip = 16.0 if clusters else 0.0
     cells = min(150.0, 13.0 * classes) + 8 if classes else 0.0
     values = [value for each in found.values() for value in each.values()]
@@ -94,8 +91,7 @@ def _rows(
     for row, site in enumerate(order):
         y = plot.py(row + 0.5)
         plot.add("line", x1=plot.left, x2=400 - plot.right, y1=y, y2=y, class_="grid")
-        shortened = site if len(site) <= 12 else site[:11] + "…"
-        plot.body.append(label(shortened, name - 6, y + 4, text_anchor="end"))
+        plot.body.append(label(short(site, NAME), name - 6, y + 4, text_anchor="end"))
         if site in clusters:
             tip = hint(f"site {site}: cluster {clusters[site]}")
             style = f"fill {cluster_style(clusters[site])}"
@@ -105,7 +101,7 @@ def _rows(
             strength = f"fill-opacity:{0.15 + 0.45 * count / most:.2f}" if count else "fill-opacity:0.05"
             plot.body.append(
                 element(
-                    "rect", hint(f"site {site}: {count} of class {_class(run, place)}"),
+                    "rect", hint(f"site {site}: {count} of class {class_name(run, place)}"),
                     x=name + chip + place * step, y=y - 6, width=step * 0.88, height=12.0, class_="fill ink",
                     style=strength,
                 )
@@ -121,7 +117,7 @@ def _rows(
     if clusters:
         extra.append("The square is the client's cluster.")
     if classes:
-        named = f"{_class(run, 0)} … {_class(run, classes - 1)}"
+        named = f"{class_name(run, 0)} … {class_name(run, classes - 1)}"
         extra.append(f"The cells are its training examples of classes {named}, darker for more.")
     return plot.svg(title, alt), " ".join(extra)
 
@@ -137,49 +133,10 @@ def _ranks(
         some = sorted((each[model], site) for site, each in found.items() if model in each)
         for place, (value, site) in enumerate(some):
             plot.dot((place + 1, value), model, 2, f"site {site}: {MODELS[model]} {shown(metric, value)}")
-    return plot.svg(title, alt), "Sorted, each model for itself; the table names them."
+    return plot.svg(title, alt), "Sorted, each model for itself; the table of sites names them."
 
 
-def _table(
-    run: Run,
-    rows: dict[str, Row],
-    told: dict[str, Counts],
-    clusters: dict[str, int],
-    models: list[str],
-    metric: Metric,
-) -> Table:
-    labels = any(one.labels for one in told.values())
-    groups = any(one.group is not None for one in told.values())
-    spread = [f"{MODELS[model]}, 95 % interval" for model in models] if metric.share else []
-    header = ["site", *(MODELS[model] for model in models), *spread, "test examples"]
-    header += ["cluster"] * bool(clusters) + ["true group"] * groups + ["classes"] * labels
-    own = [column for column in columns_of(run.config) if column.of == "client"]
-    header += [column.title for column in own]
-    lines = []
-    for site, row in rows.items():
-        one = told.get(site, Counts())
-        line = [site, *(shown(metric, number(row, f"{model}_{metric.key}")) for model in models)]
-        if metric.share:
-            n = int(number(row, "n_test") or 0)
-            line += [interval(number(row, f"{model}_{metric.key}"), n) for model in models]
-        line.append(row.get("n_test") or "–")
-        if clusters:
-            line.append(str(clusters.get(site, "–")))
-        if groups:
-            line.append("–" if one.group is None else str(one.group))
-        if labels:
-            line.append(_held(run, one.labels))
-        line += [row.get(column.name) or NONE for column in own]
-        lines.append(line)
-    return Table(header, lines)
-
-
-def _held(run: Run, counts: list[int] | None) -> str:
-    if counts is None:
-        return "not told"
-    return ", ".join(_class(run, place) for place, count in enumerate(counts) if count)
-
-
-def _class(run: Run, place: int) -> str:
+def class_name(run: Run, place: int) -> str:
+    """As the sites have agreed."""
     classes = run.config.get("classes") or []
     return str(classes[place]) if place < len(classes) else str(place)

@@ -2,12 +2,13 @@
 
 from server_app.report.figure import CLUSTER_COLOURS, Figure, Table, cluster_style, evenly, natural
 from server_app.report.files import Clusters, Run
-from server_app.report.svg import Plot, Scale, drawing, element, hint, label, plain
+from server_app.report.svg import Plot, Scale, drawing, element, hint, label, plain, room, short
 from server_app.rows import number
 
 SHADES = 9  # of the heat map
 MOST_SITES = 120  # in one picture; more are thinned out evenly
 MOST_NAMED = 40
+NAME = 10  # characters of a site's name
 
 
 def heat_map(run: Run) -> Figure | None:
@@ -19,7 +20,7 @@ def heat_map(run: Run) -> Figure | None:
     n, near, far = len(order), *_range(found)
     place = {site: i for i, site in enumerate(found.sites)}
     named = n <= MOST_NAMED
-    margin = (6 + 6.5 * min(max(len(site) for site in order), 10)) if named else 4.0
+    margin = (6 + room(order, NAME, 12)) if named else 4.0
     strip = 7.0
     left = margin + strip + 2
     cell = (400 - left - 4) / n
@@ -41,9 +42,10 @@ def heat_map(run: Run) -> Figure | None:
             element("rect", tip, x=left + row * cell, y=margin, width=cell - gap, height=strip, class_=style),
         ]
         if named:
-            name = site if len(site) <= 10 else site[:9] + "…"
             size = f"font-size:{min(12.0, cell * 0.9):.1f}px"
-            body.append(label(name, margin - 4, y + cell / 2 + 3.5, text_anchor="end", style=size))
+            body.append(
+                label(short(site, NAME), margin - 4, y + cell / 2 + 3.5, text_anchor="end", style=size)
+            )
     body += [element("path", d="".join(paths), class_=f"fill h{i}") for i, paths in enumerate(cells) if paths]
     title = "How alike are the clients?"
     within, between = _means(found)
@@ -116,15 +118,14 @@ def memberships(run: Run) -> Figure | None:
     now = {site: several[-1][2] for site, several in spans.items()}
     sites = evenly(sorted(chosen, key=lambda site: (now[site], natural(site))), MOST_SITES)
     named = len(sites) <= MOST_NAMED
-    left = (8 + 6.5 * min(max(len(site) for site in sites), 10)) if named else 8.0
+    left = (8 + room(sites, NAME)) if named else 8.0
     tall = 16.0 if named else max(2.0, 480 / len(sites))
     wide = (400 - left - 6) / (final + 1)
     body = []
     for line, site in enumerate(sites):
         y = 4 + line * tall
         if named:
-            name = site if len(site) <= 10 else site[:9] + "…"
-            body.append(label(name, left - 5, y + tall - 4, text_anchor="end"))
+            body.append(label(short(site, NAME), left - 5, y + tall - 4, text_anchor="end"))
         for since, until, cluster in spans[site]:
             body.append(
                 element(

@@ -11,12 +11,10 @@ from fedbayes.protocol.files import replace_file
 from server_app.report import compared
 from server_app.report.figure import Table, headline
 from server_app.report.files import read_run
-from server_app.report.groups import Group, columns, group, remarks
+from server_app.report.groups import Group, columns, group, interval, is_interval, remarks
 from server_app.report.page import page
 from server_app.report.words import rounds_done
 from server_app.rows import NONE, last
-
-TITLE = 28  # characters of a group's title over a column
 
 
 def write_comparison(folders: Sequence[Path], target: Path) -> list[Path]:
@@ -30,30 +28,6 @@ def write_comparison(folders: Sequence[Path], target: Path) -> list[Path]:
         replace_file(file, text.encode())
         files.append(file)
     return files
-
-
-def narrow(text: str, width: int) -> str:
-    """What `markdown` wrote for a terminal of so many columns: a line for each figure where the table is too wide."""
-    table, _, rest = text.partition("\n\n")
-    lines = table.split("\n")
-    if max(map(len, lines)) <= width:
-        return text
-    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in (lines[0], *lines[2:])]
-    cells[0] = ["", *cells[0]][-len(cells[1]) :]  # the first cell of the header is empty
-    turned = [list(row) for row in zip(*cells, strict=True)]
-    turned[0] = [title if len(title) <= TITLE else f"{title[: TITLE - 1]}…" for title in turned[0]]
-    sizes = [max(map(len, column)) for column in zip(*turned, strict=True)]
-    shown, used = 0, 0
-    for size in sizes:
-        if shown > 1 and used + size + 2 > width:
-            break
-        shown, used = shown + 1, used + size + 2
-    written = [
-        "  ".join(f"{cell:<{size}}" for cell, size in zip(row[:shown], sizes, strict=False)) for row in turned
-    ]
-    left = len(sizes) - shown
-    more = [f"… and {left} more group{'s' * (left > 1)} in the files."] if left else []
-    return "\n".join([*(line.rstrip() for line in written), *more, "", rest])
 
 
 def markdown(groups: Sequence[Group]) -> str:
@@ -73,13 +47,20 @@ def sheet(groups: Sequence[Group]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     keys = list(groups[0].values)
-    heads = [f"{column}_{kind}" for column in titles for kind in ("mean", "sd")]
+    heads = [
+        f"{column}_{kind}"
+        for column in titles
+        for kind in (("low", "high") if is_interval(column) else ("mean", "sd"))
+    ]
     writer.writerow(["group", *keys, "runs", "seeds", "names", *heads])
     for one in groups:
         seeds = " ".join(str(run.settings.get("seed")) for run in one.runs)
         names = " ".join(run.name for run in one.runs)
         cells: list[object] = [one.title, *(one.values[key] for key in keys), len(one.runs), seeds, names]
         for column in titles:
+            if is_interval(column):
+                cells += interval(one, column) or ("", "")
+                continue
             present = [value for value in one.figures(column) if value is not None]
             complete = len(present) == len(one.runs)
             cells.append(statistics.fmean(present) if complete else "")
@@ -139,9 +120,11 @@ def _about(groups: Sequence[Group]) -> str:
             f"{count} runs that differ only in their seeds; mean ± sample sd over them, last measured round."
         )
     listed = ", ".join(keys)
+    several = any(len(one.runs) > 1 for one in groups)
+    spread = "mean ± sample sd over the seeds of a group, " if several else ""
     return (
-        f"{count} runs in {len(groups)} groups that differ in {listed}; mean ± sample sd over the seeds of a "
-        "group, last measured round, all clients' test examples together."
+        f"{count} runs in {len(groups)} groups that differ in {listed}; {spread}last measured round, all clients' "
+        "test examples together."
     )
 
 
@@ -160,11 +143,16 @@ def _best(groups: Sequence[Group]) -> list[str]:
         ]
         if len(scores) > 1:
             scores.sort(key=lambda pair: sign * pair[0])
+            equal = [one.title for score, one in scores if score == scores[0][0]]
             (_, first), (_, second) = scores[:2]
-            said.append(
-                f"The {best} {name} {metric.title}: {first.title} with {first.shown(column)}, before "
-                f"{second.title} with {second.shown(column)}."
-            )
+            what = f"The {best} {name} {metric.title}"
+            if len(equal) > 1:
+                said.append(f"{what}: {' and '.join(equal)}, all with {first.shown(column)}.")
+            else:
+                said.append(
+                    f"{what}: {first.title} with {first.shown(column)}, before {second.title} with "
+                    f"{second.shown(column)}."
+                )
     return said
 
 

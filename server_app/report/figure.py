@@ -67,6 +67,13 @@ def interval(value: float | None, n: int) -> str:
     return f"{100 * low:.1f}–{as_share(high)}"
 
 
+def with_interval(metric: Metric, value: float | None, n: int) -> str:
+    """`87.5 % (73.6–91.3 %)`; without an interval where the metric is no share of n examples."""
+    if value is None or not metric.share or n < 1:
+        return shown(metric, value)
+    return f"{as_share(value)} ({interval(value, n)})"
+
+
 def on_axis(metric: Metric) -> Callable[[float], str]:
     """How an axis labels a metric."""
     return percent if metric.share else plain

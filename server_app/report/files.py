@@ -11,7 +11,14 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, ValidationError, model_validator
 
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab
-from bayes_core.predict.histograms import ENTROPY_BINS, LAMBDA_BINS, SIGMA_BINS, weight_counts
+from bayes_core.predict.histograms import (
+    ENTROPY_BINS,
+    LAMBDA_BINS,
+    SIGMA_BINS,
+    SURE_BINS,
+    VALUE_BINS,
+    weight_counts,
+)
 from bayes_core.predict.metrics import RANKS
 from fedbayes.protocol.columns import MODELS
 from server_app.evaluations import FILE, read_evaluations
@@ -23,6 +30,8 @@ Numbers = list[FiniteFloat]
 Entropies = Annotated[Numbers, Field(min_length=ENTROPY_BINS, max_length=ENTROPY_BINS)]
 Sigmas = Annotated[Numbers, Field(min_length=SIGMA_BINS, max_length=SIGMA_BINS)]
 Ranks = Annotated[Numbers, Field(min_length=RANKS, max_length=RANKS)]
+Answers = Annotated[Numbers, Field(min_length=2 * SURE_BINS, max_length=2 * SURE_BINS)]
+Values = Annotated[Numbers, Field(min_length=3 * VALUE_BINS, max_length=3 * VALUE_BINS)]
 Lambdas = Annotated[Numbers, Field(min_length=LAMBDA_BINS, max_length=LAMBDA_BINS)]
 DISTRIBUTION = re.compile(r"w|u\d+")  # in a checkpoint: the server's, or a cluster's
 T = TypeVar("T")
@@ -33,6 +42,8 @@ class Counts(BaseModel):
 
     pm_entropy: Entropies | None = None
     gm_entropy: Entropies | None = None
+    pm_excess: FiniteFloat | None = None  # mean confidence minus accuracy
+    gm_excess: FiniteFloat | None = None
     labels: list[int] | None = None
     group: int | None = None
 
@@ -108,6 +119,8 @@ class Evaluation(BaseModel):
     pm_ranks: Ranks | None = None  # of a regression: where targets fell in their predictives
     gm_ranks: Ranks | None = None
     classes: dict[str, ByClass] = {}
+    answers: dict[str, Answers] = {}  # of each model: how sure the wrong ones are, and the right ones
+    values: dict[str, Values] = {}  # of each model of numbers: intervals by predicted number
     sites: dict[str, Counts] = {}
     weights: Weights = Weights()
 
@@ -181,8 +194,11 @@ class Run:
         return layers
 
 
-def read_run(folder: Path) -> Run:
-    """The run in this folder; RunError where it has no readable config.json."""
+def read_run(folder: Path, weights: bool = True) -> Run:
+    """The run in this folder; RunError where it has no readable config.json.
+
+    Without `weights` the checkpoint, which may be large, is not read but for its header.
+    """
     config = read_config(folder)
     if config is None:
         raise RunError(f"There is no run in {folder}: it has no config.json.")
@@ -204,10 +220,12 @@ def read_run(folder: Path) -> Run:
     clients: list[Row] = attempt("clients.csv", lambda: _rows(folder / "clients.csv", ("site",)), [])
     evaluations: list[Evaluation] = attempt(FILE, lambda: _evaluations(folder), [])
     clusters = attempt("clusters.json", lambda: _clusters(folder / "clusters.json"), None)
-    weights = attempt("checkpoint.safetensors", lambda: _weights(folder, config), Weights())
+    counts = Weights()
+    if weights:
+        counts = attempt("checkpoint.safetensors", lambda: _weights(folder, config), counts)
     _name_what_is_not_there(folder, config, missing)
     saved = saved_rounds(folder)
-    return Run(folder, config, rows, clients, evaluations, clusters, weights, missing, saved)
+    return Run(folder, config, rows, clients, evaluations, clusters, counts, missing, saved)
 
 
 def _rows(file: Path, needed: Sequence[str]) -> list[Row]:

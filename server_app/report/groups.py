@@ -10,14 +10,15 @@ from fedbayes.protocol.settings import defaults
 from server_app.report.files import Run
 from server_app.report.progress import total
 from server_app.report.words import method_words, rounds_done
-from server_app.rows import last, mean_and_sd, series
+from server_app.rows import NONE, examples_tested, last, mean_and_sd, series, wilson
 
 # Where and how fast a run was made says nothing of what it is.
 ASIDE = {
     "seed", "run-name", "out-dir", "data-dir", "resume", "threads", "device", "round-timeout", "straggler-cutoff",
     "wait-timeout",
 }  # fmt: skip
-DIGITS = {"seconds": 2, "megabytes": 2, "failed": 1}
+DIGITS = {"seconds": 2, "megabytes": 2}
+INTERVAL = "_interval"  # columns that end so are 95 % intervals of an accuracy, where a group is one run
 
 
 @dataclass(frozen=True)
@@ -33,23 +34,45 @@ class Group:
         return [figure(run, column) for run in self.runs]
 
     def shown(self, column: str) -> str:
+        if is_interval(column):
+            found = interval(self, column)
+            return "{:.3f}–{:.3f}".format(*found) if found else NONE
+        if column == "failed":
+            return mean_and_sd(self.figures(column), int(len(self.runs) > 1))
         return mean_and_sd(self.figures(column), DIGITS.get(column, 4))
+
+
+def is_interval(column: str) -> bool:
+    return column.endswith(INTERVAL)
+
+
+def interval(group: Group, column: str) -> tuple[float, float] | None:
+    """After Wilson, of the one run of a group; several runs have their sd."""
+    if len(group.runs) > 1:
+        return None
+    value = last(group.runs[0].rows, column.removesuffix(INTERVAL))
+    examples = examples_tested(group.runs[0].clients)
+    return wilson(value, examples) if value is not None and examples else None
 
 
 def columns(groups: Sequence[Group]) -> dict[str, str]:
     """What the comparison can tell, with titles: every metric that some run has, time, bytes, failures."""
-    titles = {
-        f"{model}_{metric}": f"{model.upper()} {title}"
-        for metric, title in TITLES.items()
-        for model in MODELS
-    }
+    titles: dict[str, str] = {}
+    for metric, title in TITLES.items():
+        titles |= {f"{model}_{metric}": f"{model.upper()} {title}" for model in MODELS}
+        if metric in ("accuracy", "coverage"):
+            titles |= {
+                f"{model}_{metric}{INTERVAL}": f"{model.upper()} {metric}, 95 % interval" for model in MODELS
+            }
     titles |= {"adjusted_rand": "adjusted Rand index"}
     titles |= {"seconds": "seconds per round", "megabytes": "MB per round", "failed": "failed replies"}
-    return {
-        column: title
-        for column, title in titles.items()
-        if any(value is not None for group in groups for value in group.figures(column))
-    }
+    return {column: title for column, title in titles.items() if any(_has(group, column) for group in groups)}
+
+
+def _has(group: Group, column: str) -> bool:
+    if is_interval(column):
+        return interval(group, column) is not None
+    return any(value is not None for value in group.figures(column))
 
 
 def figure(run: Run, column: str) -> float | None:

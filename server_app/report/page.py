@@ -1,4 +1,4 @@
-"""The HTML around words and figures: one file that opens offline, without a script."""
+"""The HTML around words and figures: pages that open offline, without a script."""
 
 from typing import Any
 
@@ -20,6 +20,6 @@ _PAGES = Environment(
 )
 
 
-def page(template: str, **content: Any) -> str:
+def page(template: str, policy: str = POLICY, **content: Any) -> str:
     """A whole page. Everything in `content` becomes text, unless it is Markup."""
-    return _PAGES.get_template(template).render(policy=Markup(POLICY), style=Markup(STYLE), **content) + "\n"
+    return _PAGES.get_template(template).render(policy=Markup(policy), style=Markup(STYLE), **content) + "\n"

@@ -29,6 +29,29 @@ def grouped(count: float) -> str:
     return f"{count:,.0f}".replace(",", "\u202f")
 
 
+NARROW, BROAD = set("fijlrtI1.,:;|!'()[]- "), set("mwMWGOQ@%_…")
+
+
+def short(name: str, most: int) -> str:
+    """At most so many characters of a name."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def room(names: Iterable[str], most: int, size: float = 12.5) -> float:
+    """The width of the widest of these names as `short` shows them, in letters of this size (of a wide font)."""
+
+    def wide(one: str) -> float:
+        return sum(0.46 if sign in NARROW else 1.03 if sign in BROAD else 0.72 for sign in one)
+
+    return size * max((wide(short(name, most)) for name in names), default=0.0)
+
+
+def fitting(name: str, width: float, size: float = 12.5) -> str:
+    """As much of a name as this width has room for; nothing where that is no letter."""
+    most = next((most for most in range(len(name), 1, -1) if room([name], most, size) <= width), 0)
+    return name if len(name) == 1 else short(name, most) if most else ""
+
+
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers (1, 2 or 5 times a power of ten) from `low` to `high`."""
     if not high > low:
@@ -126,7 +149,7 @@ class Plot:
             if self.grid:
                 self.add("line", x1=self.left, x2=wall, y1=y, y2=y, class_="grid")
             self.body.append(label(self.y.form(value), self.left - 6, y + 4, text_anchor="end"))
-        for value in self.x.marks():
+        for value in self._marks_across():
             x = self.px(value)
             self.add("line", x1=x, x2=x, y1=floor, y2=floor + 4, class_="axis")
             self.body.append(label(self.x.form(value), x, floor + 17, text_anchor="middle"))
@@ -138,6 +161,14 @@ class Plot:
             )
         if self.y.title:
             self.body.append(label(self.y.title, 0, 11, class_="name"))
+
+    def _marks_across(self) -> Sequence[float]:
+        """As many as have room beside each other."""
+        marks = self.x.marks()
+        wide = room(map(self.x.form, marks), 99)
+        while len(marks) > 2 and self.px(marks[1]) - self.px(marks[0]) < wide:
+            marks = marks[::2]
+        return marks
 
     def px(self, value: float) -> float:
         return self.left + self.x.place(value) * (self.width - self.left - self.right)

@@ -3,17 +3,20 @@
 Autoescape is on: whatever a page is given is text, unless it is Markup (drawings, and what these templates made).
 """
 
+from server_app.report.watched import WATCHED
+
 PAGE = """\
 <!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{{ policy }}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{{ title }} · fedbayes</title><style>{{ style }}</style></head>
-<body><main>
+<title>{{ title }} · fedbayes</title><style>{{ style }}{% block style %}{% endblock %}</style>
+{% block head %}{% endblock %}</head>
+<body><main{% block attributes %}{% endblock %}>
 {% block body %}
 {% endblock %}
-</main></body></html>
+</main>{% block tail %}{% endblock %}</body></html>
 """
 
 PARTS = """\
@@ -23,11 +26,17 @@ PARTS = """\
 {% endfor %}
 {% endmacro %}
 
+{# Numbers with their signs and units stay on one line. #}
+{% macro whole(words) %}
+{% set joined = words | replace("± ", "±\u00a0") | replace(" %", "\u00a0%") %}
+{{- joined | replace("–", "–\u2060") if words | length > 1 else words }}
+{%- endmacro %}
+
 {% macro line(cells, tag, kinds) %}
 <tr>
 {%- for cell in cells %}
 <{{ tag }}{% if kinds[loop.index0] %} class={{ kinds[loop.index0] }}{% endif %}>
-{{- cell | replace("± ", "±\u00a0") }}</{{ tag }}>
+{{- whole(cell) }}</{{ tag }}>
 {%- endfor %}
 </tr>
 {% endmacro %}
@@ -49,7 +58,7 @@ PARTS = """\
 {% macro tiles(entries) %}
 <ul class="tiles">
 {% for kind, number, words in entries %}
-<li><b class="{{ kind }}">{{ number }}</b><span>{{ words }}</span></li>
+<li><b class="{{ kind }}">{{ number }}</b><span>{{ whole(words) }}</span></li>
 {% endfor %}
 </ul>
 {% endmacro %}
@@ -73,11 +82,24 @@ PARTS = """\
 <ul class="legend">{% for kinds, words in one.legend %}<li>{{ mark(kinds) }}{{ words }}</li>{% endfor %}</ul>
 {% endif %}
 {{ one.svg }}
-<figcaption>{{ one.caption }}</figcaption>
+<figcaption>{{ one.caption | replace(" %", "\u00a0%") }}</figcaption>
 {% if one.table %}
 {{ details("Numbers", table(one.table)) }}
 {% endif %}
 </figure>
+{% endmacro %}
+
+{# Round, site and reason of failed replies. #}
+{% macro failures(failed, more) %}
+<div class="scroll"><table><thead>
+<tr><th class=n>round</th><th>site</th><th>what happened</th></tr></thead><tbody>
+{% for round, site, reason in failed %}
+<tr><td class="n">{{ round }}</td><td>{{ site }}</td><td class="why">{{ reason }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% if more > 0 %}
+<p>… and {{ more }} more in clients.csv.</p>
+{% endif %}
 {% endmacro %}
 
 {# A heading with its figures, `first` before them; nothing at all where there is nothing to show. #}
@@ -114,22 +136,20 @@ REPORT = """\
 {% endif %}
 {% endset %}
 {{ parts.section("Result", figures.result, first=first | trim) }}
-{{ parts.section("Classes", figures.classes) }}
+{% set every %}
+{% if sites.rows | length > 40 %}{{ parts.details("All " ~ sites.rows | length ~ " sites", parts.table(sites)) }}
+{% elif sites.rows %}{{ parts.table(sites) }}{% endif %}
+{% endset %}
+{{ parts.section("Sites", (), every | trim) }}
+{% set each %}{% if by_class.rows %}{{ parts.table(by_class) }}{% endif %}{% endset %}
+{{ parts.section("Classes", figures.classes, each | trim) }}
 {{ parts.section("Calibration and uncertainty", figures.certainty) }}
 {{ parts.section("Clusters", figures.clusters) }}
 {{ parts.section(method, figures.own) }}
 {{ parts.section("Weights, time and bytes", figures.cost) }}
 {% set failures %}
 {% if failed %}
-<div class="scroll"><table><thead>
-<tr><th class=n>round</th><th>site</th><th>what happened</th></tr></thead><tbody>
-{% for round, site, reason in failed %}
-<tr><td class="n">{{ round }}</td><td>{{ site }}</td><td class="why">{{ reason }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-{% if more_failed > 0 %}
-<p>… and {{ more_failed }} more in clients.csv.</p>
-{% endif %}
+{{ parts.failures(failed, more_failed) }}
 {% elif clients_told %}
 <p>None: every reply could be used.</p>
 {% endif %}
@@ -186,6 +206,7 @@ REPRODUCTION = """\
 """
 
 TEMPLATES = {
+    **WATCHED,
     "page": PAGE,
     "parts": PARTS,
     "report": REPORT,

@@ -17,12 +17,13 @@ from server_app.report.files import Run
 from server_app.report.methods import MethodWords, words_of
 from server_app.report.progress import size, total
 from server_app.report.svg import grouped, percent
-from server_app.rows import duration, evaluated, last, number
+from server_app.rows import duration, evaluated, last, number, series
 
 STATES = {
     "running": "is still running, or ended without a word",
     "stopped": "was stopped before its end",
     "failed": "failed",
+    "interrupted": "ended without a word; it can be resumed",
 }
 
 
@@ -98,6 +99,35 @@ def _result(run: Run) -> Iterator[str]:
         yield f"With each client counting once, whatever its number of examples, it is {told}."
     if len(scores) == 2:
         yield _ahead(run, metric)
+    yield _privacy(run)
+
+
+def _privacy(run: Run) -> str:
+    """What is promised to whoever took part."""
+    clients, examples = series(run.rows, "epsilon"), series(run.rows, "epsilon_examples")
+    delta, sums = run.settings.get("dp-delta", "?"), run.settings.get("secure-sum") is True
+    seen = "the coordinator saw uploads and measures only as sums over at least three sites (secure-sum)"
+    told = []
+    if clients:
+        towards = (
+            "with noise of the sites' own, towards everybody"
+            if sums
+            else "towards everybody but the coordinator"
+        )
+        told.append(
+            f"the global models of all rounds are (ε = {clients[-1][1]:.3g}, δ = {delta})-differentially private for a "
+            f"whole client, {towards}"
+        )
+    if examples:
+        told.append(
+            f"what left a site's training is (ε = {examples[-1][1]:.3g}, δ = {delta})-differentially private for a "
+            "single example, towards everybody, by the sites' own ledgers (the largest); personal models have no noise "
+            "and stay at their sites"
+        )
+    if told:
+        return f"Privacy: {'; '.join([*told, seen] if sums else told)}; the figures on this page are not covered."
+    bound = "what these sums and the global models tell of one site is not bounded"
+    return f"Privacy: {seen}; {bound}." if sums else "Privacy: no guarantee."
 
 
 def _details(run: Run) -> Iterator[str]:

@@ -79,11 +79,15 @@ class Exchange(Generic[Read]):
         reader: Callable[[RecordDict], Read] = read_reply,  # type: ignore[assignment]
         cutoff: float = 0.0,
         enough: int = 1,
+        soonest: float = SOONEST_CUT,
     ) -> None:
-        """`cutoff`: once `enough` have answered, nobody is waited for beyond so many times their median; 0 = never."""
+        """`cutoff`: once `enough` have answered, nobody is waited for beyond so many times their median; 0 = never.
+
+        Everybody has `soonest` seconds.
+        """
         self.messages = dict(sorted(messages.items()))
         self.timeout = timeout
-        self.cutoff, self.enough = cutoff, enough
+        self.cutoff, self.enough, self.soonest = cutoff, enough, soonest
         self.reader = reader
         self.started = time.monotonic()
         self.replies: Replies[Read] = Replies()
@@ -136,7 +140,7 @@ class Exchange(Generic[Read]):
             return True
         if not self.cutoff or len(self._times) < self.enough:
             return False
-        if late := self.seconds > max(self.cutoff * median(self._times), SOONEST_CUT):
+        if late := self.seconds > max(self.cutoff * median(self._times), self.soonest):
             self.unanswered = {site: message for message, site in self._sites.items()}
         return late
 
@@ -203,14 +207,11 @@ class Exchange(Generic[Read]):
         self.replies = Replies(_sorted(self.replies.content), _sorted(self.replies.failures))
 
 
-def exchange(
-    grid: Grid, messages: Mapping[str, Message], timeout: float, reader: Callable[[RecordDict], Read]
-) -> Replies[Read]:
+def held(one: Exchange[Read], grid: Grid) -> Exchange[Read]:
     """A whole exchange of small messages."""
-    one = Exchange(messages, timeout, reader)
     for _ in one.read(one.conduct(grid)):
         pass
-    return one.replies
+    return one
 
 
 def under_way_at_most(grid: Grid, messages: int) -> int:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from bayes_core.families import is_finite
+from bayes_core.families import family_of, is_finite
+from bayes_core.server.aggregate import Aggregate
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import STATISTICS
 from strategies.rounds.replies import BadReply, Reply, shown
 from strategies.rounds.roster import Site
 from strategies.rounds.stages import Arrival, Stage
+from strategies.rounds.stages.private import Private
 from strategies.rounds.state import Came, State, Upload
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Intake:
 
     def take(self, site: str, n_train: int, reply: Reply) -> None:
         """Use the upload in a reply, or BadReply."""
+        if reply.refusal:
+            raise BadReply(reply.refusal)
         expected = self.method.expects(self.state, site, reply.report)
         arrival = Arrival(Upload(site, n_train, reply.report), expected)
         for name, part in expected.items() if self.method.traits.uploads else ():
@@ -80,8 +84,8 @@ class Intake:
 
     def _problem(self, arrival: Arrival, name: str) -> str | None:
         """Why a tensor cannot be used, or None."""
-        if arrival.expected[name].base is not None:
-            return self.method.family.problem(arrival.tensors[name])
+        if (base := arrival.expected[name].base) is not None:
+            return family_of(base, self.method.family).problem(arrival.tensors[name])
         return None if is_finite(arrival.tensors[name]) else "values that are not finite"
 
     def _statistics(self, reply: Reply, name: str, into: str) -> Tensor:
@@ -124,8 +128,15 @@ class Intake:
             for name, tensor in arrival.tensors.items():
                 into = arrival.expected[name].into
                 if into not in self.came.sums:
-                    self.came.sums[into] = self.method.sum_for(self.state, into)
+                    self.came.sums[into] = self._sum(into)
                 self.came.sums[into].add(tensor, arrival.weight)
+
+    def _sum(self, into: str) -> Aggregate:
+        """The method's own, unless it is to be private."""
+        for stage in self.stages:
+            if isinstance(stage, Private):
+                return stage.sum_for(self.state.sent[into])
+        return self.method.sum_for(self.state, into)
 
 
 def _check_size(record: ArrayRecord, shape: Sequence[int]) -> None:

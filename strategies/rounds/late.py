@@ -22,15 +22,19 @@ class Late:
         """These sites have not answered the messages of these ids."""
         self.waiting |= {site: (message, until) for site, message in unanswered.items()}
 
-    def hear(self, grid: Grid) -> None:
-        """Whoever has answered by now, or whose message is no more, may be asked again."""
+    def hear(self, grid: Grid) -> list[str]:
+        """Whoever has answered by now, or whose message is no more, may be asked again; the first are returned."""
+        heard = []
         for site, (message, until) in list(self.waiting.items()):
             try:
-                answered = now() > until or bool(list(grid.pull_messages([message])))
+                answered = bool(list(grid.pull_messages([message])))
             except UNPACKABLE:  # whatever it is, it is an answer
                 answered = True
             if answered:
+                heard.append(site)
+            if answered or now() > until:
                 del self.waiting[site]
+        return heard
 
     def reasons(self) -> dict[str, str]:
         return dict.fromkeys(sorted(self.waiting), "no answer yet to an earlier round; it is not waited for")

@@ -7,18 +7,18 @@ of exchange t+1, so evaluation costs no exchange of its own, except for one that
 Flower's ready-made loop is not used: it spends two exchanges per round, and holds all replies at once.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from bayes_core.families import is_finite
 from bayes_core.predict.metrics import tally_lengths
 from fedbayes.protocol.codec import Wire
-from fedbayes.protocol.messages import CLOSING, ROUND, STATISTICS, UNCERTAINTY
+from fedbayes.protocol.messages import BODY, CLOSING, EPSILON, ROUND, STATISTICS, UNCERTAINTY
 from fedbayes.protocol.settings import Settings
 from strategies.rounds.early import EarlyStop
 from strategies.rounds.evidence import evidence
@@ -30,7 +30,11 @@ from strategies.rounds.method import ServerMethod, sent_to
 from strategies.rounds.replies import BadReply, Reply, as_sentence, dropped, unforeseen
 from strategies.rounds.roster import Roster, StrategyError
 from strategies.rounds.stages import stages_of
+from strategies.rounds.stages.private import private_among
 from strategies.rounds.state import KEPT, Came, State
+
+if TYPE_CHECKING:
+    from strategies.rounds.stages.secure import Secure
 
 ATTEMPTS = 3  # at one round, before the run ends for want of clients
 
@@ -64,9 +68,12 @@ class Loop:
         self.identity = dict(identity)  # the run's name and UUID, its settings and what was agreed on
         self.codec = Wire(method.family, settings.wire, method.rho_origin)
         self.stages = stages_of(settings, method)
+        self.private = private_among(self.stages)
+        self.secure = cast("Secure | None", {stage.name: stage for stage in self.stages}.get("secure"))
         self.state = State({})
         self.exchange: Exchange[Reply] = Exchange({}, 0.0)
         self.at = 0  # the round that is being trained
+        self.refusals: dict[str, str] = {}  # of the latest exchange: who does not train, and why
         self.early = EarlyStop(settings.patience)
         self.late = Late()
 
@@ -80,10 +87,20 @@ class Loop:
         said = memory.get("stages", {"outliers": memory.get("outliers", [])})
         for stage in self.stages:
             stage.remember(said.get(stage.name))
+        if self.private:
+            self.private.require(state, begun=done > 0 and self.private.name not in said)
+        if self.secure:
+            self.secure.private = self.private
+            self.secure.require(state)
         self.early.remember(memory.get("early", {}), again=closed)
         for number in range(done + 1, self.settings.rounds + 1):
+            if self.private and self.private.over:
+                self.tell("note", message=self.private.sentence)
+                break
             due = self._is_due(number - 1) or (closed and number == done + 1)
             next_row = self._train(grid, journal, number, due)
+            if next_row is None:
+                break
             if due:
                 self._measure(row)
             if number > 0:
@@ -91,7 +108,8 @@ class Loop:
             row = next_row
             self._checkpoint(journal, row, closed=False)
             if number > 0:
-                self.tell("round", rounds=self.settings.rounds, **row.columns)
+                sites = {} if is_simulation(grid) else {"sites": row.statuses()}
+                self.tell("round", rounds=self.settings.rounds, **row.columns, **sites)
             if self.settings.patience and self.early.over:
                 self.tell("note", message=self.early.sentence)
                 break
@@ -106,8 +124,11 @@ class Loop:
 
     # ------------------------------------------------------------------ one exchange
 
-    def _train(self, grid: Grid, journal: Journal, number: int, due: bool) -> Row:
-        """Exchange t, repeated while too few replies can be used; what is known of row t already."""
+    def _train(self, grid: Grid, journal: Journal, number: int, due: bool) -> Row | None:
+        """Exchange t, repeated while too few replies can be used; what is known of row t already.
+
+        None where every site that was asked refuses to train: the run is over.
+        """
         self.at = number
         for attempt in range(ATTEMPTS):
             if set(grid.get_node_ids()) != self.roster.known:  # somebody has come or gone
@@ -115,7 +136,7 @@ class Loop:
             online, upload = self._present(grid), self.method.traits.uploads
             sampled = self._sample(online, number, attempt)
             self._compose(grid, number, tasks_of(sampled, online, upload, due, self.settings.train_all))
-            came = self._receive(self.exchange.conduct(grid), number, sampled)
+            came = self._receive(grid, number, sampled)
             saved = f"all rounds up to {number - 1} are saved" if number > 1 else "no round is saved yet"
             if alike := self.exchange.common_error(len(self.roster.online)):
                 asked = len(self.exchange.messages)
@@ -124,6 +145,10 @@ class Loop:
             failures = self.exchange.replies.failures
             for sentence in dropped(failures) if failures else ():
                 self.tell("warning", message=sentence)
+            if sampled and all(site in self.refusals for site in sampled):
+                reason = self.refusals[sampled[0]]
+                self.tell("note", message=f"No site trains any further. Site {sampled[0]}: {reason}.")
+                return None
             if len(came.uploads) >= self._quorum():
                 self._step(number, came)
                 for name, document in came.documents.items():
@@ -138,7 +163,7 @@ class Loop:
         self.roster.refresh()
         tasks = tasks_of([], self._present(grid), upload=False, evaluate=True, train_all=False)
         self._compose(grid, number, tasks, closing=True)
-        self._receive(self.exchange.conduct(grid), number, [])
+        self._receive(grid, number, [])
 
     def _present(self, grid: Grid) -> list[str]:
         """The sites that can be reached and owe no answer."""
@@ -163,32 +188,41 @@ class Loop:
         messages = compose(
             lambda site: sent_to(method, state, site), encode, tasks, said, self.roster.sites, timeout
         )
+        if self.secure:
+            self.secure.prepare(messages, tasks, self.roster.sites, state, said)
         cutoff = self.settings.straggler_cutoff
         if number < 1 or self.method.traits.every_site or is_simulation(grid):
             cutoff = 0.0  # nobody can be done without, or nobody is late
         enough = max(self._quorum(), len(messages) // 2 + 1)
         self.exchange = Exchange(messages, timeout, cutoff=cutoff, enough=enough)
 
-    def _receive(self, replies: Iterable[Message], number: int, sampled: Sequence[str]) -> Came:
+    def _receive(self, grid: Grid, number: int, sampled: Sequence[str]) -> Came:
         """Take the uploads in as they arrive; who failed, and what sites note, is known at the end."""
         sites, wanted = self.roster.sites, set(sampled)
         intake = Intake(self.method, self.state, self.codec, self.stages, number, len(sampled), sites)
         unusable: dict[str, str] = {}
-        for site, reply in self.exchange.read(replies):
+        for site, reply in self.exchange.read(self.exchange.conduct(grid)):
             try:
-                if site in wanted:
+                if self.secure:
+                    self.secure.take(site, reply)
+                elif site in wanted:
                     intake.take(site, sites[site].n_train, reply)
             except Exception as error:  # its measures, checked on their own, may still be good
                 unusable[site] = str(error) if isinstance(error, BadReply) else unforeseen(error)
             reply.arrays.clear()  # what remains is small
         if self.exchange.unanswered:
             self.late.note(self.exchange.unanswered, self.exchange.started + self.exchange.timeout)
+        came = intake.close()
+        if self.secure:
+            unusable |= self.secure.finish(grid, self.exchange, came, self._quorum(), sites)
         failures = self._absent(number, sampled) | self.exchange.replies.failures | unusable
         self.exchange.replies.failures = dict(sorted(failures.items()))
-        for site, reply in self.exchange.replies.content.items():
+        content = self.exchange.replies.content
+        self.refusals = {site: reply.refusal for site, reply in content.items() if reply.refusal}
+        for site, reply in content.items():
             for note in reply.notes:
                 self.tell("warning", message=f"Site {site}: {note}.")
-        return intake.close()
+        return came
 
     def _absent(self, number: int, sampled: Sequence[str]) -> dict[str, str]:
         """Sites that were asked nothing and should have been: they owe an answer, or cannot be reached."""
@@ -218,11 +252,19 @@ class Loop:
         """What of an exchange its method sees."""
         return came.counting() if self.method.holds(number) else came
 
+    def _told(self, number: int, came: Came) -> tuple[Columns, dict[str, Columns]]:
+        """The columns of the method; in a private run ε instead, since they have no noise."""
+        if self.private:
+            return self.private.columns(), {}
+        found, of_sites = self.method.describe(self.state, self._seen(number, came))
+        return found, {} if self.secure else of_sites
+
     def _quorum(self) -> int:
         if self.method.traits.every_site:
             return len(self.roster.sites)
         share = self.settings.clients_per_round
-        return min(self.settings.min_clients, share) if share else self.settings.min_clients
+        least = min(self.settings.min_clients, share) if share else self.settings.min_clients
+        return max(least, self.secure.least) if self.secure else least
 
     def _failures(self) -> str:
         reasons = [f"site {site}: {reason}" for site, reason in self.exchange.replies.failures.items()]
@@ -243,7 +285,8 @@ class Loop:
                 clients[upload.site]["uncertainty"] = round(float(upload.report[UNCERTAINTY]), 6)
         for site in came.left_out:
             clients[site]["status"] = "left out"
-        own, of_sites = self.method.describe(self.state, self._seen(number, came))
+        spent = [upload.report[EPSILON] for upload in came.uploads if upload.report.get(EPSILON, -1) >= 0]
+        own, of_sites = self._told(number, came)
         columns = {
             "round": number,
             "clients_ok": len(came.uploads),
@@ -252,6 +295,8 @@ class Loop:
             "bytes_up": current.bytes_up,
             "bytes_down": current.bytes_down,
         }
+        if self.settings.dp_example_noise and spent:
+            columns["epsilon_examples"] = round(max(spent), 6)
         for site, more in of_sites.items():
             clients.setdefault(site, {}).update(more)
         return Row(own | columns, clients)
@@ -260,18 +305,24 @@ class Loop:
         """The measures in the latest replies describe the models before that exchange: `row`."""
         replies, number, sites = self.exchange.replies, row.columns["round"], self.roster.sites
         lengths = tally_lengths(next(iter(sites.values())).classes)
+        parameters = next(v for name, v in self.state.sent.items() if name != BODY).shape[-1]
+        if self.secure:  # all sites as one
+            replies, sites = self.secure.together(sites)
+            parameters *= len(self.secure.measured)
         tested = {name: site.n_test * site.decisions for name, site in sites.items()}
         held = {name: site.n_validation * site.decisions for name, site in sites.items()}
         pooled, each = measure(replies, tested, lengths, held)
         for name, columns in each.items():
             if "n_test" in columns:
                 columns["n_test"] = columns["n_test"] // sites[name].decisions
+        row.evidence = evidence(replies, sites, parameters, lengths)
+        if self.secure:
+            pooled, each = self.secure.alone(pooled, bool(each))
+            row.evidence["sites"] = {}
         row.add_measures(pooled, each)
         self.early.see(number, pooled)
-        parameters = next(iter(self.state.sent.values())).shape[-1]
-        row.evidence = evidence(replies, sites, parameters, lengths)
-        for site in sorted(set(sites) - set(each)):
-            reason = replies.failures.get(site, "it cannot be reached")
+        for site in sorted(set(self.roster.sites) - set(each)):
+            reason = self.exchange.replies.failures.get(site, "it cannot be reached")
             words = as_sentence(f"Site {site} was not measured for row {number}: {reason}")
             self.tell("warning", message=words)
         self.tell("evaluated", round=number, rounds=self.settings.rounds, **pooled)

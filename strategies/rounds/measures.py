@@ -36,6 +36,10 @@ class Row:
         for site, columns in each.items():
             self.clients[site] = {"status": "idle"} | self.clients.get(site, {}) | columns
 
+    def statuses(self) -> dict[str, str]:
+        """Who was asked, and what became of it."""
+        return {site: str(cells["status"]) for site, cells in self.clients.items() if "status" in cells}
+
     def client_rows(self) -> list[Columns]:
         number = self.columns["round"]
         return [{"round": number, "site": site, **self.clients[site]} for site in sorted(self.clients)]
@@ -82,9 +86,11 @@ def measure(
         for site in each:
             each[site] |= _numbers(metric, replies.content[site].measures.get(metric.key, {}))
         for column in (f"{model}_{metric.key}" for model in MODELS):
-            numbers = [columns[column] for columns in each.values() if column in columns]
-            if numbers:
-                pooled[column] = round(sum(numbers) / len(numbers), 6)
+            told = [columns for columns in each.values() if column in columns]
+            weights = [columns.get("n_test", 0) if metric.pooled else 1 for columns in told]
+            if sum(weights):
+                total = sum(w * columns[column] for w, columns in zip(weights, told, strict=True))
+                pooled[column] = round(total / sum(weights), 6)
     return pooled, each
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bayes_core import extrapolate
 from bayes_core.families import Family
-from bayes_core.flat import flatten
+from bayes_core.flat import Shapes, flatten, shapes_of
 from bayes_core.server.aggregate import Aggregate, Mean
 from fedbayes.protocol.columns import Column
 from fedbayes.protocol.messages import STATISTICS
@@ -77,6 +77,10 @@ class ServerMethod(FlowerStrategy):
     def weights_of(self, network: nn.Module) -> Tensor:
         """The weights (T,) of a network that clients share: all of them, unless some stay at each client."""
         return flatten(network)
+
+    def distributed(self, network: nn.Module) -> Shapes:
+        """Names and shapes of the parameters in what is sent of a method whose family has uncertainty: all of them."""
+        return shapes_of(network)
 
     @abstractmethod
     def init(self, fresh: Fresh) -> State:

@@ -54,6 +54,7 @@ class Reply:
     arrays: dict[str, ArrayRecord] = field(default_factory=dict)
     report: dict[str, int | float] = field(default_factory=dict)  # numbers that can be added up
     notes: tuple[str, ...] = ()  # sentences, fit to be shown
+    refusal: str = ""  # why it did not train, in its own words
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)  # tallies and counts, by record
 
 
@@ -69,10 +70,13 @@ def read_reply(content: RecordDict) -> Reply:
             raise BadReply(f'a record "{[*wrong, key.NOTES][0]}" of another type than ours')
         said = {name: dict(record) for name, record in others.items()}
         report = _report.validate_python(said.pop(key.REPORT, {}))
+        words = {name: shown(text) for name, text in _notes.validate_python(dict(notes)).items()}
+        refusal = words.pop(key.REFUSAL, "")
         return Reply(
             arrays=arrays,
             report={name: number for name, number in report.items() if abs(number) <= IN_REPORTS},
-            notes=tuple(map(shown, list(_notes.validate_python(dict(notes)).values())[:NOTES])),
+            notes=tuple(list(words.values())[:NOTES]),
+            refusal=refusal,
             measures=_measures.validate_python(said),
         )
     except Unfit as error:
@@ -120,6 +124,9 @@ class Hello(BaseModel):
     partitions: Size = 0
     labels: Annotated[list[int], Field(max_length=10_000)] = []
     data_changed: bool = False
+    installed: Annotated[str, StringConstraints(max_length=40, pattern=r"^[A-Za-z0-9.+_-]*$")] = ""
+    key: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")] = ""
+    proof: Annotated[str, StringConstraints(max_length=10_000)] = ""
 
 
 def read_hello(said: Mapping[str, Any]) -> Hello:

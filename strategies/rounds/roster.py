@@ -18,14 +18,19 @@ from fedbayes.protocol import messages as key
 from fedbayes.protocol.agreement import Agreement, Claim
 from fedbayes.protocol.settings import NAME, Settings
 from strategies.rounds.doubts import doubts
-from strategies.rounds.exchange import GRACE, Nearby, exchange, patience
+from strategies.rounds.exchange import GRACE, Exchange, Nearby, held, is_simulation, patience
+from strategies.rounds.late import Late
 from strategies.rounds.majority import majority_of, majority_of_claims
 from strategies.rounds.replies import BadReply, Hello, read_claim, read_hello, shown
 
 SETTLE = 1.0  # seconds without a new node after which the federation is taken as complete
 POLL = 0.2
+SOONEST_CUT = (
+    120.0  # seconds that everybody has for hello, in which data are read; afterwards straggler-cutoff holds
+)
 UNLIKELY = 100  # times as many examples as the others have
 LONGEST = 500  # characters of a site's own words
+HIDDEN_AMONG = 3  # sites of a secure sum, at least
 TOLD = 10  # troubles of sites in one message
 
 
@@ -50,6 +55,9 @@ class Site:
     labels: tuple[int, ...] | None  # training examples of each class, where the site tells
     n_validation: int = 0  # examples held out of its training data
     data_changed: bool = False  # its owner knows that a run goes on with other data
+    installed: str = ""  # the version of fedbayes there
+    key: str = ""  # of secure sums, and what shows that it is the site's
+    proof: str = ""
 
     @property
     def decisions(self) -> int:
@@ -68,7 +76,9 @@ class Roster:
         self._settings = settings
         self._tell = tell
         self._asked: set[int] = set()
+        self._late = Late()  # nodes that were silent; they are greeted again when they answer
         self._error = ""
+        self._all_or_none = settings.resume and is_simulation(grid)  # then no client is left out
         self.sites: dict[str, Site] = {}
         self.joined: Callable[[Site], None] = lambda site: (
             None
@@ -96,6 +106,8 @@ class Roster:
                 )
             time.sleep(POLL)
         self.refresh()
+        if self._error and self._all_or_none:
+            raise StrategyError(f"{self._error[0].upper()}{self._error[1:]}")
         if len(self.sites) < need:
             why = self._error or "no usable answer to hello"
             raise StrategyError(f"Only {len(self.sites)} of at least {need} clients can take part: {why}")
@@ -104,7 +116,11 @@ class Roster:
             raise StrategyError(
                 f"clients-per-round is {share}, but only {len(self.sites)} clients take part."
             )
-
+        if self._settings.secure_sum and len(self.sites) < HIDDEN_AMONG:
+            raise StrategyError(
+                f"secure-sum=true hides a site among others and takes at least {HIDDEN_AMONG}, but only "
+                f"{len(self.sites)} take part."
+            )
         self._doubt()
 
     def _doubt(self) -> None:
@@ -122,11 +138,12 @@ class Roster:
     def refresh(self) -> None:
         """Greet the nodes that are new, and note which sites can be reached now."""
         nodes = set(self._grid.get_node_ids())
+        self._asked -= set(map(int, self._late.hear(self._grid)))
         new = sorted(nodes - self._asked)
         if new:
             self._greet(new, nodes)
         self.online = sorted(name for name, site in self.sites.items() if site.node in nodes)
-        self.known = nodes if nodes <= self._asked else set()
+        self.known = nodes if nodes <= self._asked and not self._late.waiting else set()
 
     def _greet(self, new: list[int], nodes: set[int]) -> None:
         started = bool(self.sites)
@@ -160,7 +177,13 @@ class Roster:
             )
             for node in nodes
         }  # fmt: skip
-        replies = exchange(self._grid, messages, min(patience(self._grid, seconds), limit), _said)
+        cutoff = 0.0 if is_simulation(self._grid) else self._settings.straggler_cutoff
+        enough = max(self._settings.min_clients, len(nodes) // 2 + 1)
+        one = Exchange(
+            messages, min(patience(self._grid, seconds), limit), _said, cutoff, enough, SOONEST_CUT
+        )
+        replies = held(one, self._grid).replies
+        self._late.note(one.unanswered, one.started + limit)
         registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
         self._asked |= set(nodes)  # asked once: a node that is dead must not hold up every round
         for node, reason in replies.failures.items():
@@ -169,6 +192,8 @@ class Roster:
         for node, said in sorted(replies.content.items()):
             try:
                 sites.append(_site(int(node), said, registered.get(int(node))))
+                if self._settings.secure_sum and not sites[-1].key:
+                    raise HelloError(f"site {sites.pop().name} tells no key for secure sums")
             except Exception as error:  # it comes from another machine, and is that one's trouble alone
                 words = f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
                 self._leave_out(shown(words, LONGEST))
@@ -224,7 +249,8 @@ class Roster:
         if self._error.count("\n") < TOLD and reason.partition(": ")[2] not in self._error:
             # every site's trouble, but each only once
             self._error = f"{self._error}\n{reason}".lstrip("\n")
-        self._tell("warning", message=f"Left out: {reason}")
+        if not self._all_or_none:
+            self._tell("warning", message=f"Left out: {reason}")
 
     def _conflict(self, site: Site, nodes: set[int]) -> str | None:
         twin = self.sites.get(site.name)
@@ -285,6 +311,9 @@ def _site(node: int, said: dict[str, Any], registered: str | None) -> Site:
         labels=_labels(hello),
         n_validation=hello.n_validation,
         data_changed=hello.data_changed,
+        installed=hello.installed,
+        key=hello.key,
+        proof=hello.proof,
     )
 
 

@@ -8,7 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayes_core.networks import WithNoise
 from bayes_core.predict.forecast import Forecast
-from client_app.measure import _numbers
+from bayes_core.predict.metrics import tally_numbers
+from client_app.measure import _forecast
 
 
 class OnAMac:
@@ -28,12 +29,13 @@ class OnAMac:
 
 def test_numbers_are_measured_on_a_device_without_float64() -> None:
     agreement = SimpleNamespace(target_scale=(10.0, 2.0))
-    data = SimpleNamespace(agreement=agreement, x_test=None, y_test=OnAMac(torch.tensor([0.0, 1.0])))
+    site = SimpleNamespace(data=SimpleNamespace(agreement=agreement))
     one = Forecast(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
     model = SimpleNamespace(forecast=lambda *_: one)
     method = SimpleNamespace(stream=lambda *_: None, settings=SimpleNamespace(eval_samples=1))
-    found = _numbers(method, SimpleNamespace(data=data), "pm", model, 1)  # type: ignore[arg-type]
-    assert found["squared_error"] == [4.0], "0 and 1 of a scale of 2"
+    examples = None, OnAMac(torch.tensor([0.0, 1.0]))
+    found = _forecast(method, site, model, examples, 1, "evaluate pm")  # type: ignore[arg-type]
+    assert tally_numbers(*found)["squared_error"] == [4.0], "0 and 1 of a scale of 2"
 
 
 class Devices(TorchDispatchMode):

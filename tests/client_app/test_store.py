@@ -4,13 +4,14 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from client_app import store as module
-from client_app.store import Store, checksum, read, read_model
+from client_app.checksum import checksum, crc
+from client_app.store import Store, read, read_model
 
 
 def state(number: float) -> dict[str, torch.Tensor]:
@@ -41,6 +42,42 @@ def test_a_repeated_round_starts_where_it_started_before(store: Store) -> None:
         trained(store, number)
     assert trained(store, 3) == trained(store, 3) == 3, "1 + 2, however often"
     assert trained(store, 4) == 6
+
+
+def test_a_state_says_which_one_it_was_trained_from(store: Store) -> None:
+    origins = []
+    for number in (1, 2, 5, 5):
+        trained(store, number)
+        origins.append(read(store.folder / "personal.safetensors")[0]["from"])
+    assert origins == ["", "1", "2", "2"], "round 5 was repeated from where it began"
+
+
+def test_a_simulations_state_is_written_over_the_one_before_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And never over the latest, though a crash may have left both names for one file."""
+    store = Store(tmp_path / "site", "uuid-1", durable=False)
+    latest, previous = (store.folder / name for name in ("personal.safetensors", "previous.safetensors"))
+    for number in (1, 2):
+        trained(store, number)
+    freed = previous.stat().st_ino
+    assert trained(store, 3) == 3 and latest.stat().st_ino == freed
+
+    def crash(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(module, "save_file", crash)
+        with pytest.raises(KeyboardInterrupt):
+            trained(store, 4)
+    assert not previous.exists() and sorted(path.name for path in store.folder.iterdir()) == [latest.name]
+    assert [trained(store, number) for number in (4, 5)] == [6, 10]
+
+    previous.unlink()
+    previous.hardlink_to(latest)  # as after a crash between the two
+    held = latest.stat().st_ino
+    assert trained(store, 6) == 15 and latest.stat().st_ino != held
+    assert float(read(previous)[1]["q"][0, 0]) == 15 and previous.stat().st_ino == held
 
 
 def test_a_client_without_a_past_has_no_state(store: Store) -> None:
@@ -150,6 +187,17 @@ def test_a_state_without_a_checksum_is_an_older_versions(store: Store) -> None:
     assert trained(store, 2) == 1 and store.notes == []
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_checksum_of_an_earlier_version_is_still_looked_at(store: Store, damaged: bool) -> None:
+    trained(store, 1)
+    file = store.folder / "personal.safetensors"
+    tags, tensors = read(file)
+    tags["checksum"] = crc(tensors)
+    tensors["q"] += damaged
+    save_file(tensors, file, tags)
+    assert trained(store, 2) == (0 if damaged else 1) and len(store.notes) == damaged
+
+
 def test_a_full_disk_is_an_error_of_the_system_and_leaves_no_rest(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +205,7 @@ def test_a_full_disk_is_an_error_of_the_system_and_leaves_no_rest(
 
     def full(tensors: object, path: Path, tags: object) -> None:
         path.write_bytes(b"a part")
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "save_file", full)
@@ -260,3 +308,43 @@ def test_a_state_on_a_gpu_stays_there_while_its_file_is_the_same(
         one.save(1, elsewhere(1.0), None)
     held = [type(one.load(before=2).tensors["q"]) for one in (first, second)]  # type: ignore[union-attr]
     assert held == [torch.Tensor, Elsewhere]
+
+
+def test_a_simulated_state_stays_in_memory_while_its_file_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of it, in one piece as a file gives it; a real site (durable) reads its disk every time."""
+    message = np.arange(6, dtype=np.float32).reshape(2, 3)
+    given = {"q": torch.from_numpy(message), "turned": torch.ones(2, 3).T, "count": torch.tensor(3)}
+    stores = [Store(tmp_path / name, "uuid", durable) for name, durable in (("a", False), ("b", True))]
+    reads: list[Path] = []
+    monkeypatch.setattr(module, "read", lambda path: reads.append(path) or read(path))
+    for store in stores:
+        store.save(1, given, None)
+    message.fill(-1)  # its memory is used again
+    for store in stores:
+        loaded = store.load(before=2)
+        assert loaded and loaded.round == 1 and loaded.tensors["q"].tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert loaded.tensors["turned"].is_contiguous() and loaded.tensors["count"].item() == 3
+        loaded.tensors.clear()
+        again = store.load(before=2)
+        assert again and len(again.tensors) == 3
+    assert reads == [tmp_path / "b" / "personal.safetensors"] * 2
+    file = tmp_path / "a" / "personal.safetensors"
+    damaged = bytearray(file.read_bytes())
+    damaged[-3] ^= 1
+    (tmp_path / "new").write_bytes(damaged)
+    (tmp_path / "new").replace(file)
+    assert stores[0].load(before=2) is None and "its checksum is another" in stores[0].notes[0]
+
+
+def test_no_more_states_stay_in_memory_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_IN_MEMORY", 50)  # two states of 24 bytes
+    stores = [Store(tmp_path / str(number), "uuid", False) for number in range(3)]
+    for number, store in enumerate(stores):
+        store.save(1, state(float(number)), None)
+    reads: list[Path] = []
+    monkeypatch.setattr(module, "read", lambda path: reads.append(path) or read(path))
+    loaded = [store.load(before=2) for store in stores]
+    assert [float(one.tensors["q"][0, 0]) for one in loaded if one] == [0, 1, 2]
+    assert reads == [stores[0].folder / "personal.safetensors"]

@@ -94,6 +94,22 @@ def test_a_card_that_once_broke_something(
     assert str(file) in said
 
 
+@pytest.mark.parametrize(
+    "entries",
+    [{"features": 7}, {"classes": [1]}, {"preparation": {"columns": 3}}, {"target_mean": "far"}],
+    ids=str,
+)
+def test_an_agreement_in_a_config_that_once_broke_a_report(
+    run: Path, tmp_path: Path, entries: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(run / "run", tmp_path / "run")
+    file = tmp_path / "run" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"agreement": config["agreement"] | entries}))
+    said = ends_in_a_sentence(["report", str(tmp_path / "run")], capsys)
+    assert f"config.json cannot be used: agreement: {next(iter(entries))}" in said
+
+
 def test_code_that_a_file_names_is_called_only_on_request(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ class Running:
     def kill(self) -> None:
         """As a power cut: all of its processes at once."""
         for each in family(self.process):
-            each.kill()
+            with suppress(psutil.Error):  # a ClientApp may just have ended by itself
+                each.kill()
         self.process.wait()
 
     def stop(self) -> None:
@@ -111,17 +112,27 @@ class Deployment:
         command = [sys.executable, "-m", "fedbayes.cli", *words]
         return Running(command, self.folder, self.folder / f"{log}.log", self.environment | environment)
 
-    def start_coordinator(self) -> Running:
-        words = ("coordinator", "keys/coordinator", "--listen", self.fleet, "--control", self.control)
+    def start_coordinator(self, *more: str) -> Running:
+        words = ("coordinator", "keys/coordinator", "--listen", self.fleet, "--control", self.control, *more)
         self.running["coordinator"] = self.command(*words, log="coordinator")
         self.running["coordinator"].hears("may take part")
         return self.running["coordinator"]
+
+    def asks(self, *words: str) -> str:
+        """What a command says that ends well."""
+        running = self.command(*words, log="asked")
+        assert running.ends() == 0, running.said
+        return running.said
+
+    def address(self, number: int) -> str:
+        """Where a site finds the coordinator."""
+        return self.fleet
 
     def launch_site(
         self, number: int, state: Path | None = None, flower: Sequence[str] = (), **environment: str
     ) -> Running:
         """Start a site and do not wait for it; `flower` are words for Flower's program."""
-        words = ["--at", self.fleet, "--share", f"{number}/{self.total}"]
+        words = ["--at", self.address(number), "--share", f"{number}/{self.total}"]
         words += ["--state", str(state or self.state(number).parent.parent)]
         words += ["--log-file", str(self.folder / f"site-{number}.lines")]
         name = f"site-{number}"
@@ -184,6 +195,21 @@ class Deployment:
     def end(self) -> None:
         for running in self.running.values():
             running.stop()
+
+
+@contextmanager
+def started(folder: Path, sites: int, **flower: Sequence[str]) -> Iterator[Deployment]:
+    """A coordinator with its sites; `flower` has further words for Flower's program at some, as `site_2=…`."""
+    federation = Deployment(folder, sites)
+    try:
+        federation.start_coordinator()
+        for number in range(sites):
+            federation.launch_site(number, flower=flower.get(f"site_{number}", ()))
+        for number in range(sites):
+            federation.running[f"site-{number}"].hears("SuperNode ID")
+        yield federation
+    finally:
+        federation.end()
 
 
 def interrupt(running: Running) -> None:

@@ -92,3 +92,9 @@ def another_frozen(inputs: tuple[int, ...], classes: int) -> nn.Module:
 
 def all_frozen(inputs: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).requires_grad_(False)
+
+
+def normed(inputs: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, classes)
+    )

@@ -13,8 +13,9 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from bayes_core.predict.histograms import SCORE_BINS, confusion_counts, score_counts
 from server_app.evaluations import read_evaluations
-from server_app.report.classes import auroc, classes
+from server_app.report.classes import auroc, by_class, classes
 from server_app.report.files import ByClass, read_run
+from server_app.rows import wilson
 
 Federate = Callable[..., Outcome]
 
@@ -39,9 +40,20 @@ def test_a_run_tells_them_and_its_report_shows_them(federate: Federate) -> None:
     assert last["sites"] == 4 and matrix.sum() == 4 * 5 * 10
     assert np.trace(matrix) / matrix.sum() == pytest.approx(float(run.rows[-1]["pm_accuracy"]), abs=1e-6)
     figure = classes(read_run(run.folder), "pm")
-    assert figure and figure.table and "of the 4 sites" in figure.caption
-    line = figure.table.rows[3]
-    assert line[:2] == ["3", f"{matrix[3].sum():g}"] and float(line[-1]) > 0.5
+    assert figure and "of the 4 sites" in figure.caption
+    columns = [">" + name + "</text>" for name in "0123456789"]
+    assert all(figure.svg.count(name) >= 2 for name in columns), "every class heads a row and a column"
+    table = by_class(read_run(run.folder))
+    assert [line[:2] for line in table.rows[6:8]] == [["3", "personal"], ["3", "global"]]
+    line = dict(zip(table.header, table.rows[6], strict=True))
+    hits, true = matrix[3, 3], matrix[3].sum()
+    low, high = wilson(hits / true, int(true))
+    said = f"{100 * hits / true:.1f} % ({100 * low:.1f}–{100 * high:.1f} %)"
+    assert line["sensitivity (95 % interval)"].replace("\u202f", " ") == said
+    others = matrix.sum() - true
+    right = others - (matrix[:, 3].sum() - hits)
+    assert line["specificity (95 % interval)"].startswith(f"{100 * right / others:.1f}")
+    assert float(line["AUROC"]) > 0.5
     page = (run.folder / "report.html").read_text()
     assert 'id="classes-pm"' in page and "sensitivity" in page and "specificity" in page
 

@@ -15,7 +15,7 @@ from fedbayes.launch.flower import free_port
 from fedbayes.protocol.settings import Settings, defaults
 
 ENVIRONMENT = {**os.environ, "RAY_DISABLE_USAGE_STATS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-PATIENCE = 120.0
+PATIENCE = 400.0  # seconds, for a busy machine
 
 
 class Cluster:

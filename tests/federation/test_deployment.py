@@ -25,7 +25,7 @@ import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from deployed import Deployment, Running, family, interrupt, until
+from deployed import Deployment, Running, family, interrupt, started, until
 from flwr.app import Message
 from harness import SMALL, Outcome
 from inprocess import InProcessGrid
@@ -43,15 +43,8 @@ SETTINGS = {key.replace("-", "_"): value for key, value in SMALL.items()}
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    federation = Deployment(tmp_path_factory.mktemp("federation"), SITES)
-    try:
-        federation.start_coordinator()
-        sites = [federation.launch_site(number) for number in range(SITES)]
-        for site in sites:
-            site.hears("SuperNode ID")
+    with started(tmp_path_factory.mktemp("federation"), SITES) as federation:
         yield federation
-    finally:
-        federation.end()
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -215,10 +208,11 @@ def test_what_a_site_keeps_and_what_the_coordinator_never_sees(federation: Deplo
     at_the_coordinator = [
         federation.folder / "coordinator.log",
         *files_below(federation.folder / "runs"),
-        *(federation.folder / "keys/coordinator").glob("superlink.db*"),
+        *files_below(federation.folder / "keys/coordinator"),
     ]
-    databases = [file for file in at_the_coordinator if "superlink.db" in file.name]
-    assert databases and not any(file.stat().st_mode & 0o077 for file in databases), "for its owner alone"
+    assert not list((federation.folder / "keys/coordinator").glob("*.db*")), (
+        "uploads in transit are in memory"
+    )
     for file in at_the_coordinator:
         content = file.read_bytes()
         assert b"disk-0" not in content and b"site-0.lines" not in content, f"{file} names a path of a site"
@@ -307,12 +301,9 @@ def test_a_site_whose_executor_is_killed_gets_another_and_strangers_on_its_machi
     federation: Deployment,
 ) -> None:
     site = federation.running["site-1"]
-    carriers = [one for one in family(site.process) if "fedbayes.deploy.executor" in one.cmdline()]
-    (node,) = (
-        one for one in family(site.process) if "flower-supernode" in map(os.path.basename, one.cmdline())
-    )
-    words = node.cmdline()
-    port = words[words.index("--port") + 1]
+    carriers = [one for one in family(site.process) if one.name() == "fedbayes-execut"]
+    (node,) = (one for one in family(site.process) if one.name().startswith("flower-super"))
+    port = next(one.laddr.port for one in node.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
     command = [str(program("flower-superexec")), "--runtime-api-address", f"127.0.0.1:{port}", "--insecure"]
     stranger = Running(command, federation.folder, federation.folder / "stranger.log", federation.environment)
     try:
@@ -451,8 +442,7 @@ def test_stopped_by_hand_and_killed_at_the_coordinator_a_run_is_resumed(
     federation.running["coordinator"].kill()
     certificate = federation.folder / "keys/coordinator/server.crt"
     before = certificate.read_bytes()
-    certificate.unlink()  # renewed with the same authority: the sites need no new files
-    assert federation.command("keys", "keys", "--host", "127.0.0.1").ends() == 0
+    assert federation.command("keys", "keys", "--renew").ends() == 0  # the sites need no new files
     assert certificate.read_bytes() != before
     federation.start_coordinator()
     assert second.ends() == 1

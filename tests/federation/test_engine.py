@@ -71,6 +71,7 @@ def gone(processes: list[psutil.Process]) -> bool:
         {"method": "sfedbayes", "wire": "bfloat16"},
         {"method": "cfedbayes", "layout": "rotated", "clusters": 2},
         {"method": "local", "threads": 2},
+        {"method": "pfedbayes", "secure_sum": True, "clients_per_round": 3},
     ],
 )
 def test_the_same_figures(federate: Federate, embed: Run, settings: dict[str, Any]) -> None:

@@ -30,6 +30,12 @@ def test_every_evaluated_round_has_a_line_that_gives_its_row(federate: Federate)
         for site in line["sites"].values():
             assert sum(site["pm_entropy"]) == sum(site["gm_entropy"]) == 20
         assert sum(line["weights"]["sigma"]) == 4 * PARAMETERS
+        for model in ("pm", "gm"):
+            counts = line["answers"][model]
+            assert sum(counts) == 80 and sum(counts[len(counts) // 2 :]) == sum(line[model]["bin_correct"])
+            gaps = [site[f"{model}_excess"] for site in line["sites"].values()]
+            gap = (sum(line[model]["bin_confidence"]) - sum(line[model]["bin_correct"])) / 80
+            assert sum(gaps) / 4 == pytest.approx(gap, abs=1e-5)
 
 
 def test_sigma_starts_in_one_bin_and_spreads(federate: Federate) -> None:
@@ -111,7 +117,7 @@ def test_absurd_counts_are_left_out_and_the_metrics_stay(federate: Federate) -> 
     lies: list[dict[str, Any]] = [
         {"sigma": [1, 2, 3], "pm_entropy": [-20, 40] + [0] * 18},
         {"sigma": [float("nan")] * 2000, "pm_entropy": [1000] + [0] * 19},
-        {"sigma": [PARAMETERS + 1] + [0] * 1999, "nonzero": [5.0, 5.0]},
+        {"sigma": [PARAMETERS + 1] + [0] * 1999, "nonzero": [5.0, 5.0], "pm_answers": [-20, 40] + [0] * 78},
         {"lambda": [0.5] * 40, "gm_entropy": 7.0},
     ]
 
@@ -128,7 +134,10 @@ def test_absurd_counts_are_left_out_and_the_metrics_stay(federate: Federate) -> 
     ours, theirs = read_evaluations(run.folder)[-1], read_evaluations(honest.folder)[-1]
     assert ours["pm"] == theirs["pm"]
     assert ours["weights"].keys() == {"sigma"} and sum(ours["weights"]["sigma"]) == PARAMETERS  # site 3 alone
-    told = {site: sorted(counts) for site, counts in ours["sites"].items()}
+    told = {
+        site: sorted(key for key in counts if "excess" not in key) for site, counts in ours["sites"].items()
+    }
+    assert (sum(ours["answers"]["pm"]), sum(ours["answers"]["gm"])) == (60, 80), "of three sites, and of four"
     both = ["gm_entropy", "labels", "pm_entropy"]
     assert told == {
         "0": ["gm_entropy", "labels"], "1": ["gm_entropy", "labels"], "2": both,

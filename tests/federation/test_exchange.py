@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from harness import Outcome
 from inprocess import Clock, InProcessGrid
 
 from strategies.rounds import exchange as room
-from strategies.rounds.exchange import Exchange, exchange, patience, under_way_at_most
+from strategies.rounds.exchange import Exchange, Replies, held, patience, under_way_at_most
 
 NEVER = float("inf")
 
@@ -64,6 +65,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def messages_to(grid: InProcessGrid) -> dict[str, Message]:
     return {str(i): Message(RecordDict(), node, "train", ttl=100) for i, node in enumerate(grid.contexts)}
+
+
+def exchange(grid: InProcessGrid, messages: dict[str, Message], timeout: float, reader: Any) -> Replies[Any]:
+    return held(Exchange(messages, timeout, reader), grid).replies
 
 
 def test_a_deployment_gets_all_messages_at_once(clock: Clock) -> None:

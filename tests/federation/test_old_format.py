@@ -42,7 +42,10 @@ def old(tmp_path: Path) -> Path:
     return tmp_path / RUN
 
 
-LATER = {f"{model}_val_{figure}" for model in ("pm", "gm") for figure in ("nll", "accuracy")}  # columns
+FIGURES = ("val_nll", "val_accuracy", "conformal_coverage", "conformal_size", "conformal_width")
+LATER = {"epsilon", "epsilon_examples"} | {
+    f"{model}_{figure}" for model in ("pm", "gm") for figure in FIGURES
+}  # columns
 
 
 def without_time(rows: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -21,6 +21,8 @@ ALWAYS = {
     "convergence",
     "clients",
     "reliability",
+    "abstention",
+    "by-site",
     "uncertainty",
     "histograms",
     "seconds",

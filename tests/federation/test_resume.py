@@ -199,6 +199,22 @@ def test_a_run_goes_on_with_other_data_only_if_that_is_meant(federate: Federate,
     assert federate("run", clients=2, dataset=data, rounds=5, resume=True).state == "finished", "said once"
 
 
+def test_a_simulation_goes_on_with_all_its_clients_or_not_at_all(
+    federate: Federate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At real sites the others may go on; here the one file that has changed is the user's own."""
+    data = _rewrite(tmp_path / "sites", 1)
+    federate("run", clients=2, dataset=data, rounds=2)
+    east = tmp_path / "sites" / "east.csv"
+    east.write_text(east.read_text().replace(",0\n", ",1\n", 1))
+    forget()
+    monkeypatch.setattr("strategies.rounds.roster.is_simulation", lambda grid: True)
+    with pytest.raises(StrategyError, match=r"^Site east: the data here are not those that the run run was"):
+        federate("run", clients=2, dataset=data, rounds=3, resume=True)
+    changed = federate("run", clients=2, dataset=data, rounds=3, resume=True, data_changed=True)
+    assert [row["clients_ok"] for row in changed.rows[1:]] == ["2", "2", "2"]
+
+
 def test_a_folder_with_the_name_of_a_data_set_is_watched_too(
     federate: Federate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from client_app import site, site_log, store
 from client_app.data import ClientData, DataError, load
 from client_app.redact import SiteError, redact
 from client_app.store import Store
-from fedbayes.protocol.settings import Settings
+from fedbayes.protocol.settings import Settings, defaults
 from server_app.stored import RunError
 from strategies import StrategyError
 
@@ -50,6 +51,27 @@ def test_the_run_cannot_choose_a_folder_at_a_site(
     far = tmp_path / "far"
     federate("run", grid=sites(far, count=2), data_dir="/chosen/by/the/coordinator", rounds=1)
     assert set(asked) == {str(far / "disk-0" / "data"), str(far / "disk-1" / "data")}
+
+
+def test_a_run_names_only_code_that_a_sites_owner_has_opened_to_runs(
+    federate: Federate, tmp_path: Path
+) -> None:
+    own = "networks_of_users:half_frozen"
+    sentence = (
+        f"A run cannot choose code at a site; its owner lets it use {own} with `fedbayes site --allow-code"
+    )
+    for opened in ("", "networks,networks_of"):
+        with pytest.raises(StrategyError, match=sentence):
+            federate(grid=sites(tmp_path / "far", count=1, **{"own-code": opened}), model=own)
+    grid = sites(tmp_path / "far", count=1, **{"own-code": "a,networks_of_users"})
+    assert federate("opened", grid=grid, model=own, rounds=1).rows[1]["clients_ok"] == "1"
+    closed = sites(tmp_path / "far", count=1, **{"own-code": "elsewhere.other"})
+    config = tuple(sorted(closed.contexts[next(iter(closed.contexts))].node_config.items()))
+    foreign = json.dumps(Settings.parse(defaults() | {"method": "elsewhere.ensemble"}).as_config())
+    with pytest.raises(
+        SiteError, match=r"use elsewhere\.ensemble with `fedbayes site --allow-code elsewhere`"
+    ):
+        site.participant(config, foreign, None)
 
 
 def test_a_site_without_a_disk_of_its_own_takes_no_part(federate: Federate) -> None:

@@ -4,14 +4,19 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Message
 from harness import Outcome
 from inprocess import sites
+from torch.func import functional_call
 
+from bayes_core.flat import shapes_of, unflatten
 from bayes_core.predict.histograms import SIGMA_BINS
+from client_app import examples
 from client_app.data import load
+from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 
 Federate = Callable[..., Outcome]
@@ -27,9 +32,21 @@ TALLY = {
     "bin_confidence",
 }
 MODELS = dict.fromkeys(("pm", "gm", "pm_point", "gm_point"), TALLY)
-HELLO = {"site", "n_train", "n_test", "input_shape", "classes", "claim", "fingerprint", "group", "partitions"}
-SPARSE = {"nonzero": {"pm", "gm"}, "counts": {"pm_entropy", "gm_entropy", "sigma", "lambda", "nonzero"}}
-DENSE = {"counts": {"pm_entropy", "gm_entropy", "sigma"}}
+HELLO = {
+    "site",
+    "n_train",
+    "n_test",
+    "input_shape",
+    "classes",
+    "claim",
+    "fingerprint",
+    "group",
+    "partitions",
+    "installed",
+}
+TOLD = {"pm_entropy", "gm_entropy", "pm_answers", "gm_answers"}
+SPARSE = {"nonzero": {"pm", "gm"}, "counts": {*TOLD, "sigma", "lambda", "nonzero"}}
+DENSE = {"counts": {*TOLD, "sigma"}}
 
 
 @pytest.mark.parametrize(
@@ -109,6 +126,31 @@ def test_what_leaves_a_site_of_its_validation_data(federate: Federate, tmp_path:
     assert seen == {"hello": HELLO | {"n_validation"}, "w": {"mu", "rho"}, "report": {"loss"}} | measures
 
 
+def test_what_leaves_a_site_of_a_secure_sum(federate: Federate, tmp_path: Path) -> None:
+    """Masked numbers, encrypted shares, names and lengths of figures; no figure, no array in the open."""
+    seen: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+
+    def look(number: int, message: Message, reply: Message) -> Message:
+        for name, record in reply.content.items():
+            seen[message.metadata.message_type][name] |= set(record)
+        return reply
+
+    grid = sites(tmp_path / "far", **{"share-labels": True})
+    grid.interfere = look
+    federate(grid=grid, secure_sum=True)
+    measures = {"measures", "measures.layout", "shares", "check"}
+    assert seen == {
+        "query.hello": {"hello": HELLO | {"key", "proof"}},
+        "train": {"masked": measures | {"upload", "report", "report.layout"}},
+        "evaluate": {"masked": measures},
+        "query.unmask": {"masked": {"shares"}},
+    }
+    for disk in tmp_path.glob("far/disk-*/run/site-*"):
+        kept = {file.name: file.stat().st_mode & 0o077 for file in disk.iterdir()}
+        assert set(kept) == {"personal.safetensors", "previous.safetensors", "secure.key", "secure.json"}
+        assert kept["secure.key"] == kept["secure.json"] == 0, "for their owner alone"
+
+
 def test_a_curious_coordinator_learns_which_classes_a_site_holds(federate: Federate, tmp_path: Path) -> None:
     """An upload speaks of the data it was trained on: the biases of the last layer give the classes away."""
     settings = Settings.parse(defaults() | {"size": "10+10", "rounds": 1})
@@ -124,3 +166,61 @@ def test_a_curious_coordinator_learns_which_classes_a_site_holds(federate: Feder
     grid.interfere = look
     federate(grid=grid, size="10+10", rounds=1, local_steps=20, batch_size=50)
     assert guesses == {number: set(load(settings, number, 4).y_train.tolist()) for number in range(4)}
+
+
+def test_of_masked_uploads_it_learns_nothing(federate: Federate, tmp_path: Path) -> None:
+    """The same attack on what leaves a site of a secure sum: half of the classes are right, as by chance.
+
+    Twelve guesses of five classes of ten: 30 hits are expected, with a standard deviation of 2.9. 45 are more than
+    five of these away.
+    """
+    settings = Settings.parse(defaults() | {"size": "10+10", "rounds": 3})
+    truth = {number: set(load(settings, number, 4).y_train.tolist()) for number in range(4)}
+    hits: list[int] = []
+
+    def look(number: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "train":
+            masked = torch.from_numpy(reply.content["masked"]["upload"].numpy().view("int32").copy())
+            change = masked[: len(masked) // 2]  # of μ, which comes before ρ
+            hits.append(len(truth[number] & set(change[-10:].topk(5).indices.tolist())))
+        return reply
+
+    grid = sites(tmp_path / "far")
+    grid.interfere = look
+    federate(grid=grid, size="10+10", rounds=3, local_steps=20, batch_size=50, secure_sum=True)
+    assert len(hits) == 12 and 15 < sum(hits) < 45
+
+
+@pytest.mark.parametrize(("noise", "right"), [(0.5, 1.0), (2.68, 0.87)])
+def test_which_classes_a_site_holds_is_no_secret_of_single_examples(
+    federate: Federate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: float, right: float
+) -> None:
+    """A like attack on uploads with example-level noise: classes are a property of many examples.
+
+    One round of 20 steps with all 50 examples each, so that 2.68 is ε = 8. The coordinator asks both models about
+    inputs of pure chance: which classes have become more probable? By guessing, half of the answers are right.
+    """
+    settings = Settings.parse(defaults() | {"size": "10+10", "rounds": 1})
+    monkeypatch.setattr(examples, "NORMAL", np.random.default_rng(1).standard_normal)
+    own = load(settings, 0, 10).x_train  # tells the range of inputs
+    chance = torch.empty(500, *own.shape[1:]).uniform_(
+        float(own.min()), float(own.max()), generator=torch.Generator().manual_seed(1)
+    )
+    network = build("dnn", tuple(own.shape[1:]), 10, 1)
+    hits: dict[int, int] = {}
+
+    def look(number: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "train":
+            means = [torch.tensor(one.content["w"]["mu"].numpy()) for one in (message, reply)]
+            weights = [unflatten(mean, shapes_of(network)) for mean in means]
+            before, after = (
+                functional_call(network, one, (chance,)).log_softmax(1).mean(0) for one in weights
+            )
+            guess = set((after - before).topk(5).indices.tolist())
+            hits[number] = len(guess & set(load(settings, number, 10).y_train.tolist()))
+        return reply
+
+    grid = sites(tmp_path / "far", 10)
+    grid.interfere = look
+    federate(grid=grid, size="10+10", rounds=1, local_steps=20, batch_size=50, dp_example_noise=noise)
+    assert sum(hits.values()) / 50 == pytest.approx(right, abs=0.1)

@@ -22,7 +22,7 @@ FACTS: dict[str, Any] = {
     "classes": ["a", "b"],
     "model": {"name": "dnn"},
 }
-OWN = (Column("epsilon", "privacy spent"), Column("mood", "mood", "client"))
+OWN = (Column("temperature_drop", "privacy spent"), Column("mood", "mood", "client"))
 Open = Callable[..., RunFolder]
 
 
@@ -44,22 +44,22 @@ def header(folder: RunFolder, name: str) -> tuple[str, ...]:
 
 
 def row(number: int) -> dict[str, Any]:
-    return {"round": number, "pm_accuracy": 0.5, "seconds": 1.5, "epsilon": 0.25 * number}
+    return {"round": number, "pm_accuracy": 0.5, "seconds": 1.5, "temperature_drop": 0.25 * number}
 
 
 def test_a_methods_own_columns_are_written_after_the_others(opened: Open) -> None:
     folder = opened(OWN)
     folder.append(row(0), [{"round": 0, "site": "x", "mood": "good"}], None)
     folder.close()
-    assert header(folder, "rounds.csv") == (*round_columns(), "epsilon")
+    assert header(folder, "rounds.csv") == (*round_columns(), "temperature_drop")
     assert header(folder, "clients.csv") == (*client_columns(), "mood")
-    assert read_rows(folder.path / "rounds.csv")[0]["epsilon"] == "0.0"
+    assert read_rows(folder.path / "rounds.csv")[0]["temperature_drop"] == "0.0"
     assert read_rows(folder.path / "clients.csv")[0]["mood"] == "good"
     assert closing_rows(folder.path / "rounds.csv") == [
-        {"round": "0", "pm_accuracy": "0.5", "epsilon": "0.0"}
+        {"round": "0", "pm_accuracy": "0.5", "temperature_drop": "0.0"}
     ]
     assert json.loads((folder.path / "config.json").read_text())["columns"] == [
-        {"name": "epsilon", "title": "privacy spent", "of": "round"},
+        {"name": "temperature_drop", "title": "privacy spent", "of": "round"},
         {"name": "mood", "title": "mood", "of": "client"},
     ]
 
@@ -80,7 +80,11 @@ def test_a_resumed_run_has_the_same_columns(opened: Open) -> None:
         again = opened(columns, 3, resume=True)
         again.append(row(2), [], None)
         again.close()
-        assert [one["epsilon"] for one in read_rows(again.path / "rounds.csv")] == ["0.0", "0.25", "0.5"]
+        assert [one["temperature_drop"] for one in read_rows(again.path / "rounds.csv")] == [
+            "0.0",
+            "0.25",
+            "0.5",
+        ]
         assert header(again, "clients.csv") == (*client_columns(), "mood")
 
 
@@ -97,7 +101,7 @@ def test_a_column_that_nobody_declared_is_left_out_and_named_once(
     assert warnings == [
         'clients.csv has no column "mood", which the method reported: it is left out. Declare it among the '
         "method's columns.",
-        'rounds.csv has no column "epsilon", which the method reported: it is left out. Declare it among the '
+        'rounds.csv has no column "temperature_drop", which the method reported: it is left out. Declare it among the '
         "method's columns.",
     ]
 

@@ -6,6 +6,7 @@ and may change it, drop it with a BadReply, hold it back until the exchange clos
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -52,7 +53,13 @@ class Stage(Protocol):
 
 def stages_of(settings: Settings, method: "ServerMethod") -> list[Stage]:
     """The stages of a run, in their order: as its settings ask for and its method allows."""
-    from strategies.rounds.stages import outliers, weigh
+    from strategies.rounds.stages import outliers, private, weigh
 
-    found = (module.stage(settings, method) for module in (outliers, weigh))
+    # An outliers' bound is made of medians that no noise hides; a private sum's clip does its work.
+    chosen: tuple[ModuleType, ...] = (private,) if settings.dp_noise else (outliers, weigh)
+    if settings.secure_sum:  # no stage sees single uploads
+        from strategies.rounds.stages import secure
+
+        chosen = (private, secure)
+    found = (module.stage(settings, method) for module in chosen)
     return [stage for stage in found if stage is not None]

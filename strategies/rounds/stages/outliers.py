@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bayes_core.families import Family
-from bayes_core.server.aggregate import blocks
+from bayes_core.families import Family, family_of
+from bayes_core.server.blocks import blocks
 from fedbayes.protocol.settings import Settings
 from strategies.rounds.replies import BadReply
 from strategies.rounds.stages import Arrival
@@ -34,10 +34,11 @@ FACTOR = 10.0
 ROUNDS = 10  # that are remembered
 # Of a weight. Whatever came before, a value below SMALL is not absurd; LARGE is the first round's bound: weights of
 # networks are about 0.1, σ too, and gates are between 0 and 1.
-SMALL = {"move": 0.01, "divergence": 0.1, "gate move": 0.1, "gate shift": 0.1}
-LARGE = {"move": 1.0, "divergence": 10.0, "gate move": 1.0, "gate shift": 0.25}
+SMALL = {"move": 0.01, "plain move": 0.01, "divergence": 0.1, "gate move": 0.1, "gate shift": 0.1}
+LARGE = {"move": 1.0, "plain move": 1.0, "divergence": 10.0, "gate move": 1.0, "gate shift": 0.25}
 WORDS = {
     "move": "moved its weights by",
+    "plain move": "moved its plain weights by",
     "divergence": "went away from the server's distribution by",
     "gate move": "moved its gates by",
     "gate shift": "opened or closed its gates by a mean of",
@@ -89,7 +90,10 @@ class Outliers:
         return [arrival]
 
     def judge(self, upload: Tensor, base: Tensor) -> None:
-        scalars = scalars_of(upload, base, self.family)
+        family = family_of(base, self.family)
+        scalars = scalars_of(upload, base, family)
+        if family is not self.family:  # plain weights beside a distribution move at a pace of their own
+            scalars = {"plain move": scalars["move"]}
         self._round.append(scalars)
         for name, value in scalars.items():
             bound = self.bound(name, base)
@@ -102,14 +106,14 @@ class Outliers:
         # a run that an earlier version began knows nothing of gates
         if known := [one[name] for one in self.medians if name in one]:
             return max(SMALL[name], FACTOR * max(known))
-        scale = float(base[0].square().mean().sqrt()) if name == "move" else 0.0
+        scale = float(base[0].square().mean().sqrt()) if name in ("move", "plain move") else 0.0
         return max(LARGE[name], 10 * scale)  # a network may have larger weights than ours
 
     def close(self, used: int) -> list[Arrival]:
         """From now on this round's uploads are history."""
         if self._round:
-            names = self._round[0]
-            medians = {name: median_low(one[name] for one in self._round) for name in names}
+            names = dict.fromkeys(name for one in self._round for name in one)
+            medians = {name: median_low(one[name] for one in self._round if name in one) for name in names}
             if all(torch.tensor(list(medians.values())).isfinite()):
                 self.medians = [*self.medians, medians][-ROUNDS:]
         self._round = []

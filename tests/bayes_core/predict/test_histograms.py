@@ -8,12 +8,17 @@ import torch
 from torch.nn.functional import softplus
 
 from bayes_core import Gaussian, Point, SpikeSlab
+from bayes_core.predict.forecast import Forecast
 from bayes_core.predict.histograms import (
     SIGMA_BINS,
+    SURE_BINS,
+    VALUE_BINS,
+    answer_counts,
     entropy_counts,
     relative_entropy,
     sigma_counts,
     sigma_edge,
+    value_counts,
     weight_counts,
 )
 
@@ -55,3 +60,24 @@ def test_each_family_tells_what_it_has() -> None:
     on = {place: count for place, count in enumerate(sparse["lambda"]) if count}
     assert on == {0: 1, 20: 1, 35: 1, 39: 1}
     assert sparse["nonzero"] == pytest.approx([0.0, 0.8])
+
+
+def test_right_and_wrong_answers_by_how_sure_they_are() -> None:
+    """Eight bins for each power of ten of 1 − confidence: ½ in the third, 0.0015 in the 23rd, 0 in the last."""
+    p = torch.tensor([[0.5, 0.5], [0.0015, 0.9985], [1.0, 0.0], [0.0, 1.0]])
+    counts = answer_counts(p, torch.tensor([0, 0, 0, 1]))
+    wrong, right = counts[:SURE_BINS], counts[SURE_BINS:]
+    assert {place: n for place, n in enumerate(wrong) if n} == {22: 1}
+    assert {place: n for place, n in enumerate(right) if n} == {2: 1, SURE_BINS - 1: 2}
+
+
+def test_intervals_by_predicted_number() -> None:
+    """Targets of mean 10 and deviation 4, so that bins are 2 wide, the sixth from 10 to 12."""
+    means = torch.tensor([[11.0, 11.5, -50.0]], dtype=torch.float64)
+    found = Forecast(means, torch.tensor([[1.0, 2.0, 1.0]], dtype=torch.float64))
+    told = value_counts(found, torch.tensor([12.0, 30.0, -50.0]), (10.0, 4.0))
+    n, within, width = (told[i * VALUE_BINS : (i + 1) * VALUE_BINS] for i in range(3))
+    assert n == [1, 0, 0, 0, 0, 2, 0, 0, 0, 0] and within == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+    assert width[5] == pytest.approx(2 * 1.644854 * 3, abs=1e-4) and width[0] == pytest.approx(
+        3.289707, abs=1e-4
+    )

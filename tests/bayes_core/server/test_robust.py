@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 
-from bayes_core.server.aggregate import BLOCK, mean
+from bayes_core.server.aggregate import mean
+from bayes_core.server.blocks import BLOCK
 from bayes_core.server.robust import BY_NAME, Held, Krum, Median, TrimmedMean, hostile_among
 
 

@@ -1,5 +1,7 @@
 """Moments of distributions with tiny and large σ and λ, against float64 without any trick."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bayes_core.fast.compiled import library
-from bayes_core.server.aggregate import DeepSum, Moments, inverse_softplus, moments
+from bayes_core.fast.softplus import softplus as softplus_of
+from bayes_core.server.aggregate import inverse_softplus, mean, moments
+from bayes_core.server.moments import Moments, value
 
 RHOS = torch.tensor([-20.0, -15, -10, -5, -2.5, 0, 2.5, 10, 20])
 LAMBDAS = torch.tensor([1e-30, 1e-20, 1e-18, 1e-12, 1e-9, 1e-6, 1e-3, 0.5, 1])
@@ -82,31 +86,69 @@ def no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(library(), str)
 
 
-def summed(terms: Tensor, order: Tensor) -> DeepSum:
-    total = DeepSum(torch.zeros(4, terms.shape[1] + 3, dtype=torch.float64))
-    for i in order.tolist():
-        total.add(3, terms[i], 1.0 + i)
+def hard(rows: int) -> tuple[Tensor, list[float]]:
+    """Nineteen uploads whose terms differ by 30 powers of ten, some beyond the first grid, and their weights."""
+    generator = torch.Generator().manual_seed(0)
+    uploads = torch.randn(19, rows, 403, generator=generator)
+    uploads[:, 0] *= 10 ** (12 * torch.rand(19, 403, generator=generator) - 10)
+    uploads[:, 1] = 40 * torch.rand(19, 403, generator=generator) - 30
+    uploads[:, 1, 300:] /= 10  # a part without large terms
+    uploads[:, 2:] = 10 ** (-14 * torch.rand(19, rows - 2, 403, generator=generator))
+    for begin, power in ((0, 10), (20, 43), (40, 91), (60, 139)):  # halfway between two numbers of a grid
+        uploads[:, 0, begin : begin + 20] = torch.randint(-3, 4, (19, 20), generator=generator) * 2.0**-power
+    uploads[:, 2:, :80] = 1
+    return uploads, (1000 * torch.rand(19, generator=generator, dtype=torch.float64)).tolist()
+
+
+def added(uploads: Tensor, weights: list[float], order: Sequence[int]) -> Moments:
+    total = Moments(torch.zeros_like(uploads[0]))
+    for i in order:
+        total.add(uploads[i], weights[i])
+    total.result()
     return total
 
 
 @pytest.mark.usefixtures("compiler")
-def test_a_deep_sum_has_the_same_bits_in_any_order_in_c_and_in_pytorch(
-    request: pytest.FixtureRequest,
+@pytest.mark.parametrize("rows", [2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_sums_are_exact_in_any_order_in_c_and_in_pytorch(
+    request: pytest.FixtureRequest, rows: int, weighted: bool
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
-    sizes = 10 ** (32 * torch.rand(20, 2003, generator=generator, dtype=torch.float64) - 30)
-    terms = sizes * torch.randn(20, 2003, generator=generator, dtype=torch.float64)
-    forwards, backwards = summed(terms, torch.arange(20)), summed(terms, torch.arange(19, -1, -1))
+    uploads, weights = hard(rows)
+    weights = weights if weighted else [1.0] * 19
+    forwards, backwards = (added(uploads, weights, order) for order in (range(19), range(18, -1, -1)))
     request.getfixturevalue("no_compiler")
-    plain = summed(terms, torch.arange(20))
-    assert torch.equal(forwards.grids, backwards.grids) and torch.equal(forwards.grids, plain.grids)
-    weights = torch.arange(1.0, 21.0, dtype=torch.float64)[:, None]
-    torch.testing.assert_close(plain.value()[3:], (terms * weights).sum(0), rtol=1e-12, atol=1e-13)
-    assert not plain.value()[:3].any()
-    tiny = DeepSum(torch.zeros(4, 1, dtype=torch.float64))
-    for term in (1.0, 1e-30, -1.0):
-        tiny.add(0, torch.tensor([term], dtype=torch.float64), 1.0)
-    assert tiny.value().item() == pytest.approx(1e-30, rel=1e-6)
+    plain = added(uploads, weights, range(19))
+    found = value(forwards.totals)
+    assert torch.equal(found, value(backwards.totals)) and torch.equal(found, value(plain.totals))
+    assert torch.equal(forwards.result(), plain.result()) and torch.equal(
+        forwards.result(), backwards.result()
+    )
+    mu, sigma = uploads[:, 0].double(), softplus_of(uploads[:, 1]).double()
+    on = torch.tensor(weights, dtype=torch.float64)[:, None]
+    on = on * uploads[:, 2].double().clamp_min(1e-12) if rows == 3 else on.expand_as(mu)
+    for got, terms in zip(found, (on * mu, on * mu * mu, on * sigma * sigma, on), strict=False):
+        exact = torch.tensor([math.fsum(column) for column in terms.T.tolist()], dtype=torch.float64)
+        bound = 1e-15 * terms.abs().sum(0) + 19 * 2.0 ** (-91 if rows == 2 else -139)
+        assert ((got - exact).abs() <= bound).all()
+
+
+def test_a_long_sum_moves_to_the_first_grid() -> None:
+    """More than 512 in the sum of terms of which none is large."""
+    upload = torch.tensor([[7.0, -7.0, 1e-9], [-2.5, 2.0, -20.0]])
+    total = Moments(torch.zeros_like(upload))
+    for _ in range(200):
+        total.add(upload)
+    assert total.wide and value(total.totals)[0].tolist() == [1400.0, -1400.0, 200 * float(upload[0, 2])]
+    check(total.result(), upload[None])
+
+
+@pytest.mark.parametrize("aggregation", [mean, moments])
+def test_what_is_not_a_number_stays_so(aggregation) -> None:
+    upload = torch.tensor([[1.0, math.nan, 1.0, math.inf], [-2.5, -2.5, math.nan, -2.5]])
+    got = aggregation([upload, torch.zeros(2, 4)])
+    assert got[:, 0].isfinite().all() and not got[0, 1].isfinite() and not got[1, 2].isfinite()
+    assert not got[0, 3].isfinite()
 
 
 def test_the_inverse_of_softplus_at_both_ends() -> None:

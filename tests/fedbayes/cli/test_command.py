@@ -213,9 +213,26 @@ def test_version_and_help_do_not_need_torch() -> None:
         assert answer.stdout.splitlines()[-1] == "False"
 
 
-def test_help_is_plain_and_explains_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(["adapt", "--help"])
+@pytest.mark.parametrize(
+    "name", [one.name or one.callback.__name__ for one in command.app.registered_commands]
+)
+def test_help_is_plain_and_explains_every_argument_once(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(name, "--help") == 0
     said = capsys.readouterr().out
-    assert "\\[" not in said and "[required]" in said
-    assert "A run, given by its name or folder." in said
+    usage, *rest = said.split("\n\n")
+    parts = {part.splitlines()[0].strip(): part.splitlines()[1:] for part in rest}
+    assert "\\[" not in said and "Positional arguments:" not in said
+    arguments = usage.partition("[OPTIONS]")[2].strip()
+    assert bool(arguments) == ("Arguments:" in parts)
+    for line in parts.get("Arguments:", []):
+        assert "  " in line.strip() or line.startswith("   "), f"{line} is not explained"
+        assert not line.endswith("  [required]") or len(line.split()) > 3
+
+
+def test_the_list_of_commands_has_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    said = capsys.readouterr().out
+    assert "..." not in said.partition("Commands:")[2]
+    assert "[required]" not in said

@@ -1,13 +1,15 @@
 """`fedbayes runs`: every state, and folders that are no runs or broken ones."""
 
 import fcntl
+import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedbayes.cli import command
-from fedbayes.cli.listing import list_runs
+from fedbayes.cli.listing import list_runs, runs_table
 from fedbayes.launch.run_folder import take_lock
 
 MakeRun = Callable[..., Path]
@@ -43,6 +45,20 @@ def test_runs_with_their_states(make_run: MakeRun, here: Path, capsys: pytest.Ca
     assert (runs["killed"].method, runs["killed"].rounds, runs["killed"].personal) == ("fedavg", "1/3", None)
     table = show(capsys)
     assert "0.750" in table and "0.500" in table and "interrupted" in table
+
+
+def test_names_are_shown_in_a_narrow_terminal(make_run: MakeRun, here: Path) -> None:
+    make_run(
+        "a-run-with-a-long-name",
+        dataset="a-data-set-of-ones-own.npz",
+        rows=[{"round": 1, "pm_accuracy": 0.5}],
+    )
+    console = Console(width=80, file=io.StringIO())
+    console.print(runs_table(list_runs(here / "runs"), 80))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 80
+    assert "".join(line[1:17].strip() for line in lines[3:]).startswith("a-run-with-a-long-name"[:16])
+    assert "0.500" in lines[3] and "finished" in lines[3]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 7}', '{"format": 1, "settings": 3}'])

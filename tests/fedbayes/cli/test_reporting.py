@@ -76,14 +76,23 @@ def test_a_wide_comparison_is_turned_for_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     row = {"round": 3} | {f"{m}_{k}": 0.5 for m in ("pm", "gm") for k in ("accuracy", "nll", "brier", "ece")}
-    for beta in (1, 2):
-        make_run(f"b{beta}", rows=[row], beta=float(beta))
+    names = [f"b{beta}" for beta in range(1, 8)]
+    for name in names:
+        make_run(name, rows=[row], beta=float(name[1:]), rounds=3)
     with pytest.raises(SystemExit):
-        command.main(["compare", "b1", "b2"])
-    output = capsys.readouterr().out
-    table = output.split("\n\n")[0].splitlines()
-    assert max(map(len, table)) <= 80 and len(table) > 8
-    assert table[0].split() == ["beta=1.0", "defaults"] or "beta=2.0" in table[0]
-    assert [line.split()[-2:] for line in table if line.startswith("PM NLL")] == [["0.5000", "0.5000"]]
+        command.main(["compare", *names])
+    legend, *parts = capsys.readouterr().out.split("\n\n")
+    blocks, (about, *_) = (
+        [part for part in parts if part[0] == " "],
+        [part for part in parts if part[0] == "7"],
+    )
+    assert legend.splitlines()[1:] == [f"[{i}] beta={i}.0" for i in range(2, 8)], "every group is named"
+    tables = [block.splitlines() for block in blocks]
+    assert max(len(line) for table in tables for line in table) <= 80
+    assert " ".join(table[0] for table in tables).split() == [f"[{i}]" for i in range(1, 8)], "and shown"
+    for table in tables:
+        line = next(line for line in table if line.startswith("PM NLL"))
+        assert line.split()[2:] == ["0.5000"] * len(table[0].split())
+    assert about.startswith("7 runs in 7 groups that differ in beta; last measured round")
     assert "| PM accuracy |" in (here / "comparison.md").read_text()
     assert "<td>PM accuracy</td>" in (here / "comparison.html").read_text()

@@ -63,8 +63,14 @@ def test_seeds_table() -> None:
 
 def test_a_methods_own_columns_stand_below_the_table() -> None:
     rows = [
-        {"round": "1", "pm_accuracy": "0.5", "epsilon": "0.25"},
-        {"round": "2", "pm_accuracy": "0.5", "epsilon": ""},
+        {"round": "1", "pm_accuracy": "0.5", "spent": "0.25"},
+        {"round": "2", "pm_accuracy": "0.5", "spent": ""},
     ]
-    assert run_table("a", rows).caption == "epsilon 0.25 (round 1)"
+    assert run_table("a", rows).caption == "spent 0.25 (round 1)"
     assert run_table("a", [{"round": "1", "pm_accuracy": "0.5", "seconds": "2"}]).caption is None
+
+
+def test_shares_of_test_examples_have_their_intervals() -> None:
+    table = text(run_table("a", [{"round": "1", "pm_rmse": "2", "pm_coverage": "0.5"}], 100))
+    place = [line[0] for line in table].index("targets within 90 % intervals")
+    assert table[place + 1] == ["95 % interval of it", "0.4038 – 0.5962", "–"]  # after Wilson, 50 of 100

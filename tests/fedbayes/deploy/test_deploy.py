@@ -12,7 +12,9 @@ import pytest
 
 from fedbayes.cli.command import main
 from fedbayes.deploy import connections, coordinator, executor, remote, site
+from fedbayes.deploy.bundles import Trust
 from fedbayes.deploy.keys import make_keys
+from fedbayes.deploy.packing import installed_app
 from fedbayes.deploy.site import SiteConfig
 from fedbayes.errors import CommandError
 from fedbayes.launch.plan import plan_remote
@@ -42,6 +44,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (["site", "keys/site-0", "--at", "a", "--share", "3/3"], '--share takes I/N, the I-th of N shares from 0'),
         (["site", "keys/site-9", "--at", "a", "--share", "0/3"], "site-9/ca.crt is missing; `fedbayes keys` makes it"),
         (["site", "keys/site-0", "--at", "a", "--share", "0/3", "--name", "a b"], "A site's name has letters"),
+        (["site", "keys/site-0", "--at", "a", "--share", "0/3", "--only-app", "12ab"], "--only-app takes the hash of"),
+        (["site", "keys/site-0", "--at", "a", "--share", "0/3", "--allow-code", "a-b"], "--allow-code takes the name"),
         (["coordinator", "keys/site-0"], "site-0/server.crt is missing; `fedbayes keys` makes it"),
         (["coordinator", "keys/coordinator", "--control", "8000"], "--control takes HOST:PORT"),
         (["run", "--on", "lan"], 'There is no federation "lan" in'),
@@ -62,12 +66,23 @@ def test_a_sites_own_configuration_survives_flowers_parsing(tmp_path: Path) -> N
     config = SiteConfig("site-0", state, data=tmp_path / "data.npz", log_file=tmp_path / "site.log")
     assert parse_config_args([config.node_config()]) == {
         "site-id": "site-0", "state-dir": str(state), "data-path": str(tmp_path / "data.npz"),
-        "log-file": str(tmp_path / "site.log"),
+        "log-file": str(tmp_path / "site.log"), "own-code": "",
     }  # fmt: skip
-    shared = SiteConfig("site-0", state, share="2/3").node_config()
+    shared = SiteConfig("site-0", state, share="2/3", allow_code=("a", "b.c")).node_config()
     assert parse_config_args([shared]) == {
-        "site-id": "site-0", "state-dir": str(state), "partition-id": 2, "num-partitions": 3,
+        "site-id": "site-0", "state-dir": str(state), "partition-id": 2, "num-partitions": 3, "own-code": "a,b.c",
     }  # fmt: skip
+
+
+def test_an_owners_privacy_budget(tmp_path: Path) -> None:
+    from flwr.common.config import parse_config_args
+
+    for words in ("8", "2.5@1e-6"):
+        config = SiteConfig("site-0", tmp_path, share="2/3", dp_budget=words).node_config()
+        assert parse_config_args([config])["dp-budget"] == words
+    for wrong in ("much", "-1", "8@2", "nan"):
+        with pytest.raises(CommandError, match="--dp-budget takes ε, such as 8, or ε@δ, not"):
+            SiteConfig("site-0", tmp_path, share="2/3", dp_budget=wrong).node_config()
 
 
 @pytest.fixture
@@ -102,10 +117,33 @@ def test_the_site_becomes_flowers_program(
     assert "127.0.0.1:1 does not answer yet" in said and "$ " in said and "--root-certificates" in said
     port = words[words.index("--port") + 1]
     secret = Path(words[words.index("--superexec-auth-secret-file") + 1])
-    assert helper[-3:] == [f"127.0.0.1:{port}", str(os.getpid()), str(secret)]
+    assert helper[-5:-2] == [f"127.0.0.1:{port}", str(os.getpid()), str(secret)] and helper[-1] == "fork"
+    assert Trust.read(helper[-2]).key == (keys / "site-0" / "app.pub").read_text().strip()
+    assert f"apps that are signed with the key of {keys}/site-0/app.pub" in said
     assert len(secret.read_bytes()) == 32 and secret.stat().st_mode & 0o777 == 0o600
     assert (plan["address"], plan["authority"]) == ("127.0.0.1:1", str(keys / "site-0" / "ca.crt"))
     assert words[words.index("--isolation") + 1] == "process", "what carries messages out is the executor"
+
+
+@pytest.mark.parametrize("extra", [["--isolation", "subprocess"], ["--isolation=subprocess"]])
+def test_apps_are_looked_at_also_where_every_message_is_a_new_python(
+    keys: Path, started: Started, extra: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        words = ["--share", "0/3", "--only-app", "installed", "--", *extra, "--max-retries", "1"]
+        main(["site", "keys/site-0", "--at", "127.0.0.1:1", *words])
+    plan = json.loads(started[0][0][4])
+    assert plan["executor"][-1] == "spawn" and plan["node"][-2:] == ["--max-retries", "1"]
+    assert plan["node"].count("--isolation") == 1 and "process" in plan["node"]
+    assert Trust.read(plan["executor"][-2]).only == (installed_app(),)
+
+
+@pytest.mark.parametrize("extra", [["--isolation", "process"], ["--port", "9094"], ["--ssl-certfile", "a"]])
+def test_who_arranges_for_an_executor_must_do_without_signatures(
+    keys: Path, capsys: pytest.CaptureFixture[str], extra: list[str]
+) -> None:
+    words = ["site", "keys/site-0", "--at", "127.0.0.1:1", "--share", "0/3", "--", *extra]
+    assert "its own programs carry out messages, and look at no signature" in refused(capsys, *words)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +153,7 @@ def test_the_site_becomes_flowers_program(
 def test_who_arranges_for_an_executor_gets_none_of_ours(
     keys: Path, started: Started, extra: list[str]
 ) -> None:
+    (keys / "site-0" / "app.pub").unlink()
     with pytest.raises(SystemExit):
         main(["site", "keys/site-0", "--at", "127.0.0.1:1", "--share", "0/3", "--", *extra])
     plan = json.loads(started[0][0][4])
@@ -138,13 +177,16 @@ def test_the_coordinator_is_remembered_once_and_never_replaced(
         "lan": {"address": "127.0.0.1:8000", "root-certificates": str(keys / "coordinator" / "ca.crt")}
     }
     assert home.read_text().startswith('# mine\n[superlink]\ndefault = "local"\n')
-    assert started[0][-1] == "--register" and started[1][0].endswith("flower-superlink")
-    assert {"--enable-supernode-auth", "--ssl-certfile", "--database"} <= set(started[1])
+    assert started[0][-1] == "--register"
+    assert started[1][2:4] == ["-m", "fedbayes.deploy.superlink"]
+    assert json.loads(started[1][4])["sites"] == str(keys / "coordinator" / "sites")
+    assert {"--enable-supernode-auth", "--ssl-certfile"} <= set(started[1])
     with pytest.raises(
         CommandError, match=r'"lan" is another federation in .* at 127\.0\.0\.1:8000; take another'
     ):
         coordinator.start(keys / "coordinator", "lan", "0.0.0.0:9092", "127.0.0.1:8001", ())
-    assert f"Run folders: out-dir is resolved in {Path.cwd()}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"Run folders: out-dir is resolved in {Path.cwd()}" in said and installed_app() in said
 
 
 def test_a_damaged_configuration_of_flower_is_named(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,6 +263,7 @@ def test_a_coordinator_that_was_only_just_started_is_waited_for(monkeypatch: pyt
     answers = [absent, absent, {"run-id": 7}]
     monkeypatch.setattr(remote, "PAUSE", 0.0)
     monkeypatch.setattr(remote, "assemble", lambda folder, defaults: folder)
+    monkeypatch.setattr(remote, "sign_app", lambda app, keys: None)
     monkeypatch.setattr(remote.Remote, "_ask", staticmethod(lambda *_: answers.pop(0)))
     one = remote.Remote(plan_remote("lan", None, {"run-name": "a"}))
     one.start()

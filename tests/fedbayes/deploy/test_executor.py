@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, Executor
 
 from fedbayes.deploy import executor, resident
+from fedbayes.deploy.bundles import Trust
 
 pytestmark = pytest.mark.skipif(not executor.fits(()), reason="this system cannot fork")
 
@@ -28,11 +30,12 @@ def flwr_clientapp():
 PARENT = """
 import json, os, socket
 from fedbayes.deploy import executor
+from fedbayes.deploy.bundles import Trust
 executor.CLIENT_APP, executor.IMPORTED = "stand_in", ("stand_in", "bayes_core")
 ours, theirs = socket.socketpair()
 if os.fork() == 0:
     ours.close()
-    executor.wait_for_messages(theirs)
+    executor.wait_for_messages(theirs, Trust())
     os.write(1, b'"the end"\\n')
 else:
     theirs.close()
@@ -129,7 +132,7 @@ def test_one_process_a_message_until_the_socket_closes(tmp_path: Path) -> None:
     assert len({pid for *_, pid in said}) == 2
 
 
-def test_without_the_other_process_a_message_is_carried_out_flowers_way(
+def test_without_the_other_process_a_message_is_carried_out_by_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     superexec = importlib.import_module("flwr.supercore.superexec.run_superexec")
@@ -137,7 +140,8 @@ def test_without_the_other_process_a_message_is_carried_out_flowers_way(
     made: list[Executor] = []
     monkeypatch.setattr(superexec, "run_superexec", lambda *_, **__: made.append(superexec.get_executor()))
     ours, theirs = socket.socketpair()
-    executor.run_superexec("127.0.0.1:1", os.getpid(), ours, b"secret")
+    trust = Trust("", ("0" * 64,))
+    executor.run_superexec("127.0.0.1:1", os.getpid(), ours, b"secret", trust)
     started: list[list[str]] = []
     monkeypatch.setattr(subprocess, "Popen", started.append)
     spec = ExecutionSpec(
@@ -150,5 +154,8 @@ def test_without_the_other_process_a_message_is_carried_out_flowers_way(
     assert json.loads(theirs.recv(1000)) == words and not started, "no token in a list of processes"
     theirs.close()
     assert made[0].launch(spec).status == "accepted"
-    assert started[0][0] == "flwr-clientapp" and "secret" in started[0]
+    assert started == [[sys.executable, "-P", "-m", "fedbayes.deploy.guard", trust.write(), *words]]
+    agent = replace(spec, task_type=TaskType.AGENT_APP)
+    assert made[0].launch(agent).status == "failed" and len(started) == 1, "no signature would be looked at"
+    assert made[0].get_eligible_capacity(set(TaskType))[0] == {TaskType.CLIENT_APP}
     made[0].close()

@@ -28,15 +28,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_one_folder_for_each_machine(keys: Path) -> None:
     assert sorted(contents(keys)) == [
         "ca/ca.crt", "ca/ca.key",
+        "coordinator/app.key", "coordinator/app.pub",
         "coordinator/ca.crt", "coordinator/server.crt", "coordinator/server.key",
         "coordinator/sites/site-0.pub", "coordinator/sites/site-1.pub",
-        "site-0/ca.crt", "site-0/site.key", "site-1/ca.crt", "site-1/site.key",
+        "site-0/app.pub", "site-0/ca.crt", "site-0/site.crt", "site-0/site.key",
+        "site-1/app.pub", "site-1/ca.crt", "site-1/site.crt", "site-1/site.key",
     ]  # fmt: skip
 
 
 def test_private_files_are_for_their_owner_alone(keys: Path) -> None:
     private = {path.name for path in keys.rglob("*") if path.is_file() and not path.stat().st_mode & 0o077}
-    assert private == {"ca.key", "server.key", "site.key"}
+    assert private == {"ca.key", "server.key", "site.key", "app.key"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys.rglob("*.key")} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in [keys, *keys.rglob("*")] if path.is_dir()} == {
         0o700
@@ -84,7 +86,8 @@ def test_called_again_it_adds_what_is_missing_and_keeps_the_rest(keys: Path) -> 
     assert {name: after[name] for name in before} == before
     assert sorted(set(after) - set(before)) == [
         "coordinator/sites/site-2.pub", "coordinator/sites/site-3.pub",
-        "site-2/ca.crt", "site-2/site.key", "site-3/ca.crt", "site-3/site.key",
+        "site-2/app.pub", "site-2/ca.crt", "site-2/site.crt", "site-2/site.key",
+        "site-3/app.pub", "site-3/ca.crt", "site-3/site.crt", "site-3/site.key",
     ]  # fmt: skip
 
 
@@ -97,7 +100,7 @@ def test_sites_can_be_added_where_the_authoritys_key_and_delivered_folders_are_g
 def test_the_certificate_is_renewed_with_the_same_authority_and_key(keys: Path) -> None:
     before = contents(keys)
     with pytest.raises(
-        CommandError, match=r"server\.crt is for coordinator.*not for new\.example\.org; delete"
+        CommandError, match=r"server\.crt is for coordinator.*not for new\.example\.org; with --renew"
     ):
         make_keys(keys, ["new.example.org"], 2)
     (keys / "coordinator/server.crt").unlink()
@@ -132,7 +135,7 @@ def test_the_command_says_what_goes_where(
         main(["keys", "keys", "--host", "a.example.org", "--host", "b.example.org", "--sites", "1"])
     assert end.value.code == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "New: ca.crt, ca.key, server.crt, server.key, site-0."
+    assert lines[0] == "New: app.key, app.pub, ca.crt, ca.key, server.crt, server.key, site-0."
     assert "a.example.org, b.example.org, localhost, 127.0.0.1, ::1, until" in lines[1]
     assert (
         lines[2]

@@ -73,6 +73,16 @@ def test_one_that_was_never_taken_in_ends_the_site(
     assert ("clock" in capsys.readouterr().out) is clock
 
 
+@pytest.mark.parametrize("status", [0, 49])  # in its first words, and at the next start
+def test_one_that_was_cut_off_before_it_worked_is_started_again(
+    watched: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    """It ends as for a wrong clock; but nobody answers as the coordinator does."""
+    site = watched(counting(tmp_path / "n", f"exit {status}"), connected=False, answers=False)
+    assert look(site, lambda: starts(tmp_path / "n") >= 3) is None
+    assert "clock" not in capsys.readouterr().out
+
+
 def test_one_that_ends_after_its_work_is_started_again_but_not_for_ever(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,3 +105,30 @@ def test_one_without_a_connection_is_started_again_once_the_coordinator_answers(
     else:
         look(site, lambda: site.lost > 10)
         assert starts(tmp_path / "n") == 1
+
+
+def test_one_that_never_had_a_connection_is_started_again_too(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator came with another certificate at first: Flower gave up before it was ever at work."""
+    monkeypatch.setattr(supervise, "NEVER", 6.0)
+    site = watched(counting(tmp_path / "n", "exec sleep 60"), connected=False)
+    look(site, lambda: site.lost > 4)
+    assert starts(tmp_path / "n") == 1, "it may be slow to start"
+    assert look(site, lambda: starts(tmp_path / "n") == 2) is None
+
+
+def test_no_pause_is_waited_for_when_the_coordinator_is_back(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "node"
+    site = watched(counting(file, "exit 1"), answers=False)
+    site.worked = True
+    monkeypatch.setattr(supervise, "SOON", 60.0)
+    monkeypatch.setattr(supervise, "LATE", 60.0)
+    assert look(site, lambda: starts(file) == 1 and site.node.process is None) is None
+    for _ in range(3):
+        site._look()
+    assert site.node.process is None and site.away, "nobody answers: the pause is waited for"
+    monkeypatch.setattr(supervise, "answers", lambda *_: True)
+    assert look(site, lambda: starts(file) == 2) is None

@@ -61,7 +61,7 @@ def test_text_from_a_command_line_becomes_numbers_and_switches() -> None:
 def test_options_by_their_python_names() -> None:
     assert PriorOptions.of(beta=1.5).as_config() == {
         "beta": 1.5, "weighting": "uniform", "aggregation": "mean", "hostile-share": 0.2,
-        "rho-init": -2.5, "prior-decay": 0.0,
+        "bayesian": "all", "plain-weights": "shared", "rho-init": -2.5, "prior-decay": 0.0,
     }  # fmt: skip
     assert ProximalOptions.of().proximal == defaults()["proximal"]
     with pytest.raises(SettingsError, match="no option 'zeta'; there are proximal"):

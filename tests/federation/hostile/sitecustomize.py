@@ -3,12 +3,15 @@
 Python imports this file by itself when the folder is in PYTHONPATH.
 """
 
+import os
 import sys
 
-if "fedbayes.deploy.executor" in sys.orig_argv:
+NOTES = int(os.environ.get("HOSTILE_NOTES", "0"))  # bytes of them, in place of a spoilt upload
+
+if "fedbayes.deploy.supervise" in sys.orig_argv:
     import flwr.supernode.runtime.run_clientapp as runtime
     import numpy as np
-    from flwr.app import Array, ArrayRecord
+    from flwr.app import Array, ArrayRecord, ConfigRecord
 
     honest = runtime.push_message
 
@@ -25,7 +28,9 @@ if "fedbayes.deploy.executor" in sys.orig_argv:
         return rows
 
     def push_message(client, message, context):  # type: ignore[no-untyped-def]
-        if message.has_content() and "w" in message.content:
+        if NOTES and message.has_content() and "w" in message.content:
+            message.content["notes"] = ConfigRecord({"0": "x" * NOTES})
+        elif message.has_content() and "w" in message.content:
             rows = {name: array.numpy().copy() for name, array in message.content["w"].items()}
             rows = spoilt(rows, message.metadata.group_id)
             message.content["w"] = ArrayRecord({name: Array(row) for name, row in rows.items()})

@@ -103,3 +103,19 @@ def test_a_folder_without_a_run_is_named(make: MakeRun, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"There is no run in .*empty"):
         write_comparison([make("a"), tmp_path / "empty"], tmp_path / "x")
+
+
+def test_one_run_has_an_interval_and_equals_share_the_lead(make: MakeRun, tmp_path: Path) -> None:
+    clients = [{"round": 4, "site": str(i), "gm_accuracy": 0.5, "n_test": 50} for i in range(2)]
+    folders = [make(f"m{beta}", scores(None, 0.5), clients, rounds=4, beta=float(beta)) for beta in (2, 3)]
+    page, markdown, sheet = write_comparison(folders, tmp_path / "both")
+    assert "| GM accuracy | GM accuracy, 95 % interval |" in markdown.read_text()
+    # Wilson of 50 of 100: (0.5 + z²/200 ± z √(0.25/100 + z²/40000)) / (1 + z²/100)
+    assert "| 0.5000 | 0.404–0.596 |" in markdown.read_text()
+    with sheet.open(newline="") as stream:
+        first, _ = csv.DictReader(stream)
+    assert float(first["gm_accuracy_interval_low"]) == pytest.approx(0.4038, abs=1e-4)
+    assert float(first["gm_accuracy_interval_high"]) == pytest.approx(0.5962, abs=1e-4)
+    text = page.read_text()
+    assert "The highest global accuracy: beta=2.0 and beta=3.0, all with 0.5000." in text
+    assert "<td>failed replies</td><td class=n>0</td>" in text

@@ -14,6 +14,7 @@ from bayes_core.predict.histograms import SIGMA_BINS, sigma_counts
 from server_app.report import certainty, clients, clusters, progress, render, weights
 from server_app.report.figure import Figure, evenly, natural
 from server_app.report.files import Run
+from server_app.report.sites import sites as sites_of
 
 RunOf = Callable[..., Run]
 
@@ -202,30 +203,39 @@ def rows_of(count: int, **more: object) -> list[dict[str, object]]:
 
 def test_a_row_for_each_client_with_labels_and_cluster(run_of: RunOf) -> None:
     sites = {"s0": {"labels": [3, 0], "group": 1}, "s1": {}}
-    run = run_of(clients=rows_of(2, cluster=1), evaluations={1: {"sites": sites}})
+    held = {"s0": {"n_train": 3, "n_test": 5}, "s1": {"n_train": 4, "n_test": 5}}
+    run = run_of(clients=rows_of(2, cluster=1), evaluations={1: {"sites": sites}}, config={"sites": held})
     figure = clients.clients(run)
     assert hints(figure, "rect") == [
         "site s0: cluster 1", "site s0: 3 of class cat", "site s0: 0 of class dog", "site s1: cluster 1",
     ]  # fmt: skip
-    assert figure and figure.table
-    assert figure.table.header == [
+    table = sites_of(run)
+    assert table.header == [
         "site",
-        "personal",
-        "global",
-        "personal, 95 % interval",
-        "global, 95 % interval",
+        "training examples",
         "test examples",
+        "personal accuracy (95 % interval)",
+        "global accuracy (95 % interval)",
         "cluster",
         "true group",
         "classes",
+        "last answer in round",
+        "failed replies",
+        "status",
     ]
-    assert [line[-2:] for line in figure.table.rows] == [["1", "cat"], ["–", "not told"]]
+    # Wilson of half of 5: (0.5 + z²/10 ± z √(0.25/5 + z²/100)) / (1 + z²/5), z = 1.96
+    assert (
+        table.rows[0][1:4] == ["3", "5", "50.0\u202f% (17.0–83.0\u202f%)"]
+        and table.rows[0][3:5] != table.rows[1][3:5]
+    )
+    assert [line[5:8] for line in table.rows] == [["1", "1", "cat"], ["1", "–", "not told"]]
 
 
 def test_many_clients_become_a_curve_and_stay_in_the_table(run_of: RunOf) -> None:
-    figure = clients.clients(run_of(clients=rows_of(300)))
+    run = run_of(clients=rows_of(300), config={"sites": {}})
+    figure = clients.clients(run)
     assert len(shapes(figure, "circle")) == 600
-    assert figure and figure.table and len(figure.table.rows) == 300
+    assert len(sites_of(run).rows) == 300
 
 
 def test_hundreds_of_clusters_members_are_thinned_out(run_of: RunOf) -> None:

@@ -46,7 +46,7 @@ def test_a_run_in_words(run_of: RunOf) -> None:
     )
     assert result == (
         "After round 4, the personal models reach an accuracy of 90.0 %, the global model 85.0 % on all clients' "
-        "test data. The personal model is better than the global one at 1 of 2 clients."
+        "test data. The personal model is better than the global one at 1 of 2 clients. Privacy: no guarantee."
     )
     assert details == (
         "The calibration error (ECE, the gap between confidence and accuracy) is 5 % for the personal model (5 % "
@@ -60,8 +60,45 @@ def test_only_a_global_model(run_of: RunOf) -> None:
     run = run_of(rows=[{"round": 2, "gm_accuracy": 0.5}], method="fedavg")
     assert (
         text(run)[1]
-        == "After round 2, the global model reaches an accuracy of 50.0 % on all clients' test data."
+        == "After round 2, the global model reaches an accuracy of 50.0 % on all clients' test data. "
+        "Privacy: no guarantee."
     )
+
+
+def test_what_is_promised_stands_beside_the_accuracy(run_of: RunOf) -> None:
+    rows = [
+        {"round": 1, "gm_accuracy": 0.4, "epsilon": 1.0},
+        {"round": 2, "gm_accuracy": 0.5, "epsilon": 1.4567},
+    ]
+    run = run_of(rows=rows, method="fedavg", **{"dp-delta": 1e-05})
+    assert (
+        "Privacy: the global models of all rounds are (ε = 1.46, δ = 1e-05)-differentially private"
+        in text(run)[1]
+    )
+
+
+def test_what_the_coordinator_saw_stands_beside_the_accuracy(run_of: RunOf) -> None:
+    rows = [{"round": 2, "gm_accuracy": 0.5}]
+    assert text(run_of(rows=rows, method="fedavg", **{"secure-sum": True}))[1].endswith(
+        "Privacy: the coordinator saw uploads and measures only as sums over at least three sites (secure-sum); what "
+        "these sums and the global models tell of one site is not bounded."
+    )
+    rows = [{"round": 2, "gm_accuracy": 0.5, "epsilon": 1.5}]
+    both = {"secure-sum": True, "dp-delta": 1e-05}
+    said = text(run_of("both", rows=rows, method="fedavg", **both))[1]
+    assert (
+        "(ε = 1.5, δ = 1e-05)-differentially private for a whole client, with noise of the sites' own" in said
+    )
+
+
+def test_single_examples_are_promised_something_too(run_of: RunOf) -> None:
+    rows = [{"round": 2, "gm_accuracy": 0.5, "epsilon_examples": 7.98}]
+    run = run_of(rows=rows, method="fedavg", **{"dp-delta": 1e-05})
+    promised = (
+        "Privacy: what left a site's training is (ε = 7.98, δ = 1e-05)-differentially private for a single"
+    )
+    assert promised in text(run)[1]
+    assert "the figures on this page are not covered" in text(run)[1]
 
 
 def test_regression_speaks_of_rmse(run_of: RunOf) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from bayes_core import Gaussian, Point, SpikeSlab
 from bayes_core.families import Family
-from bayes_core.server.aggregate import BLOCK
+from bayes_core.server.blocks import BLOCK
 from strategies.rounds.replies import BadReply
 from strategies.rounds.stages.outliers import FACTOR, LARGE, ROUNDS, SMALL, Outliers, scalars_of
 

@@ -1,0 +1,50 @@
+"""Shamir's shares of a secret of 32 bytes: any `least` of them give it, fewer say nothing about it.
+
+Polynomials modulo the Mersenne prime 2⁵²¹ − 1 ("How to share a secret", 1979); share number x, from 1 on, is the value
+at x.
+"""
+
+import secrets
+from collections.abc import Mapping
+from functools import lru_cache
+
+PRIME = 2**521 - 1
+SIZE = 66  # bytes of a share
+SECRET = 32
+
+
+def split(secret: bytes, count: int, least: int) -> list[bytes]:
+    """Shares number 1 … count."""
+    if len(secret) != SECRET or not 1 <= least <= count:
+        raise ValueError(f"{least} of {count} shares of a secret of {len(secret)} bytes")
+    coefficients = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(least - 1))]
+    found = []
+    for x in range(1, count + 1):
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = (value * x + coefficient) % PRIME
+        found.append(value.to_bytes(SIZE))
+    return found
+
+
+def join(shares: Mapping[int, bytes]) -> bytes:
+    """The secret, from as many shares as it takes, by number; ValueError where they are not of one secret."""
+    numbers = tuple(sorted(shares))
+    terms = (int.from_bytes(shares[x]) * weight for x, weight in zip(numbers, _weights(numbers), strict=True))
+    value = sum(terms) % PRIME
+    if value >= 1 << 8 * SECRET:
+        raise ValueError("shares that do not belong together")
+    return value.to_bytes(SECRET)
+
+
+@lru_cache(8)
+def _weights(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's, for the value at 0."""
+    found = []
+    for x in numbers:
+        above = below = 1
+        for other in numbers:
+            if other != x:
+                above, below = above * other % PRIME, below * (other - x) % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)

@@ -1,0 +1,194 @@
+"""The site's half of a secure sum: what it adds is masked, and what it helps to take off is of sums alone.
+
+Its X25519 key is made anew for every hello, from the operating system's randomness, and lies in `secure.key`; what it
+has masked, and for whom it has answered, in `secure.json` beside the personal state: every message may find another
+process. Whatever the coordinator asks for, a site
+- masks once for each exchange, and only together with enough sites, whose keys are theirs where it can tell (proof.py);
+- gives, of one exchange, for one set of survivors only, either its share of a site's own mask or the mask that it has
+  in common with that site, never both;
+- sums the uploads of one round a second time only over the same sites, or over a set that differs by three and more.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from bayes_core import masks, shares
+from bayes_core.privacy import Normal, system_normal
+from client_app.masking import Masking, Secrets, public_of
+from client_app.redact import SiteError
+from fedbayes.protocol import messages as key
+from fedbayes.protocol import secure as agreed
+from fedbayes.protocol.codec import record_of
+from fedbayes.protocol.npy import numbers_of
+from fedbayes.protocol.secure import Cohort, noise_of, reach_of
+from fedbayes.protocol.settings import Settings
+
+NORMAL: Normal = system_normal
+
+
+def masked(
+    reply: RecordDict, asked: RecordDict, settings: Settings, secrets: Secrets, examples: int
+) -> RecordDict:
+    """The reply of a site with so many training examples: in the open are notes, and what is spent of a budget."""
+    said, cohort = asked[key.EXCHANGE], Cohort.read(asked[key.SECURE])
+    uuid, number = str(said[key.UUID]), int(said[key.ROUND])  # type: ignore[arg-type]
+    notes = RecordDict({key.NOTES: reply[key.NOTES]} if key.NOTES in reply else {})
+    parts = cohort.parts_of(secrets.name)
+    if not parts:  # it trains for itself
+        return notes
+    private, before = secrets.private(), secrets.state()
+    _require_fit(secrets, cohort, public_of(private), before.get("masked"), settings.run_name)
+    vectors: dict[str, masks.Vector] = {}
+    layouts: dict[str, str] = {}
+    if agreed.UPLOAD in parts:
+        if words := dict(notes.get(key.NOTES, {})).get(key.REFUSAL):
+            raise SiteError(str(words))  # not in the sum, as one that is gone
+        steps = steps_of(_changes(reply, asked), cohort.weight(examples), settings, len(cohort.upload))
+        vectors[agreed.UPLOAD] = masks.narrow(steps)
+        report = dict(reply[key.REPORT]) if key.REPORT in reply else {}
+        if (spent := report.pop(key.EPSILON, None)) is not None:  # by its ledger, not by its data
+            notes[key.REPORT] = MetricRecord({key.EPSILON: float(spent)})  # type: ignore[arg-type]
+        layouts[agreed.REPORT], numbers = agreed.flat({key.REPORT: report})
+        vectors[agreed.REPORT] = masks.wide(numbers)
+    if agreed.MEASURES in parts:
+        layouts[agreed.MEASURES], numbers = agreed.flat(_measures(reply))
+        vectors[agreed.MEASURES] = masks.wide(numbers)
+    context, own_mask = agreed.context_of(asked), os.urandom(masks.SEED)
+    masking = Masking(secrets.name, private, cohort, context)
+    for part, vector in vectors.items():
+        masking.cover(part, vector, own_mask)
+    split = shares.split(own_mask, len(cohort.names), masks.threshold(len(cohort.names)))
+    pieces = dict(zip(cohort.names, split, strict=True))
+    exchange = {"uuid": uuid, "round": number, "key": public_of(private), "context": context}
+    kept = {**exchange, **cohort.said(), "share": pieces[secrets.name].hex()}
+    secrets.save({"masked": kept, "summed": before.get("summed")})
+    sealed = [
+        bytes(agreed.SEALED) if name == secrets.name else masking.seal(name, pieces[name])
+        for name in cohort.names
+    ]
+    arrays = {
+        **vectors,
+        agreed.SHARES: _bytes(sealed),
+        agreed.CHECK: _bytes([masks.derive(own_mask, agreed.CHECK)]),
+    }
+    arrays |= {part + agreed.LAYOUT: _bytes([text.encode()]) for part, text in layouts.items()}
+    notes[key.MASKED] = record_of(arrays)
+    return notes
+
+
+def unmask(said: Mapping[str, Any], record: ArrayRecord | None, secrets: Secrets) -> RecordDict:
+    """Of those who are left, shares of their own masks; of the others, the masks in common with them."""
+    state, left = secrets.state(), list(map(str, said["survivors"]))
+    found, private = state.get("masked") or {}, secrets.private()
+    asked = (str(said[key.UUID]), int(said[key.ROUND]), int(said["attempt"]), public_of(private))
+    if asked != tuple(found.get(word) for word in ("uuid", "round", "attempt", "key")):
+        raise SiteError("this site has masked nothing in that exchange")
+    cohort = Cohort.read(found)
+    if left != sorted(set(left) & set(cohort.names)) or secrets.name not in left:
+        raise SiteError("it takes a list of sites of that exchange with this one in it")
+    if words := cohort.too_few(left):
+        raise SiteError(f"nothing is unmasked: {words}")
+    if state.get("survivors") not in (None, left):
+        raise SiteError("of one exchange, this site unmasks one sum only, and that was over other sites")
+    masking = Masking(secrets.name, private, cohort, found["context"])
+    if not said["reveal"]:
+        secrets.save({**state, "survivors": left})
+        gone = [name for name in cohort.names if name not in left]
+        return RecordDict(
+            {key.MASKED: record_of({agreed.PAIRS: _bytes([masking.secrets[name] for name in gone])})}
+        )
+    if uploaded := sorted(cohort.upload & set(left)):
+        _require_no_difference(state.get("summed"), asked[0], asked[1], uploaded)
+        state["summed"] = {"uuid": asked[0], "round": asked[1], "sites": uploaded}
+    sealed = np.zeros((0, 0)) if record is None else record[agreed.SHARES].numpy()
+    if sealed.shape != (len(left), agreed.SEALED):
+        raise SiteError("it takes a share for this site from each of those who are left")
+    own = bytes.fromhex(found["share"])
+    opened = [
+        own if name == secrets.name else masking.unseal(name, bytes(line))
+        for name, line in zip(left, sealed, strict=True)
+    ]
+    secrets.save({**state, "survivors": left})
+    return RecordDict({key.MASKED: record_of({agreed.SHARES: _bytes(opened)})})
+
+
+def _require_fit(
+    secrets: Secrets, cohort: Cohort, public: str, before: Mapping[str, Any] | None, run: str
+) -> None:
+    """SiteError for an exchange in which this site would not be hidden."""
+    named = dict(zip(cohort.names, cohort.keys, strict=True))
+    if named[secrets.name] != public:
+        raise SiteError("the coordinator names another key for this site than it has told")
+    if words := cohort.too_few(cohort.names):
+        raise SiteError(f"nothing is sent: {words}")
+    if before and before["key"] == public and before["attempt"] >= cohort.attempt:
+        raise SiteError("this site has masked something in that exchange already")
+    if len(set(cohort.keys)) < len(cohort.keys):
+        raise SiteError("two sites of that exchange have one key")
+    if secrets.identity:
+        for name, key_of_it, proof in zip(cohort.names, cohort.keys, cohort.proofs, strict=True):
+            secrets.identity.require(proof, run, name, key_of_it)
+
+
+def _require_no_difference(before: Mapping[str, Any] | None, uuid: str, number: int, left: list[str]) -> None:
+    """SiteError where the difference of two sums would tell of one or two uploads."""
+    if not before or before["uuid"] != uuid or before["round"] < number:
+        return
+    if before["round"] > number:
+        raise SiteError(f"round {before['round']} was summed already, and round {number} lies before it")
+    if 0 < len(apart := set(before["sites"]) ^ set(left)) < masks.FEWEST:
+        raise SiteError(
+            f"round {number} was summed already, and a second sum that differs by {', '.join(sorted(apart))} would "
+            "tell of single uploads; it takes the same sites again"
+        )
+
+
+def _changes(reply: RecordDict, asked: RecordDict) -> dict[str, NDArray[np.float64]]:
+    """What is uploaded, (rows, T), less what was received under its name."""
+    found = {}
+    for name, record in reply.array_records.items():
+        if name not in asked.array_records or list(record) != list(asked.array_records[name]):
+            raise SiteError(f'the upload "{name}" is no change of what was received')
+        base = asked.array_records[name]
+        rows = [numbers_of(record[row]).astype(np.float64) - numbers_of(base[row]) for row in record]
+        found[name] = np.stack(rows)
+    return found
+
+
+def steps_of(
+    changes: Mapping[str, NDArray[np.float64]], weight: float, settings: Settings, sites: int
+) -> NDArray[np.int64]:
+    """All changes, one after the other by name, in steps of fixed point; with this site's share of the noise."""
+    reach = reach_of(settings, sites)
+    steps = []
+    for _, change in sorted(changes.items()):
+        if not np.isfinite(change).all():
+            raise SiteError("training diverged to values that are not finite")
+        steps.append(masks.to_steps(change.reshape(-1) * weight, sites, reach))
+        if settings.dp_noise:
+            # in whole steps of its own: what is added to the sum of the changes does not depend on them
+            scales = np.array(settings.dp_scales[: len(change)])[:, None] * noise_of(settings, sites)
+            drawn = NORMAL(change.size).reshape(change.shape) * scales
+            steps[-1] += masks.to_steps(drawn.reshape(-1), sites, reach)
+    return np.concatenate(steps)
+
+
+def _measures(reply: RecordDict) -> agreed.Measures:
+    """The measures in a reply as sums."""
+    found = {
+        name: dict(record)
+        for name, record in reply.items()
+        if isinstance(record, MetricRecord) and name != key.REPORT
+    }
+    return agreed.summable(found)
+
+
+def _bytes(lines: list[bytes]) -> NDArray[np.uint8]:
+    """Lines of one length as an array."""
+    width = len(lines[0]) if lines else 0
+    return np.frombuffer(b"".join(lines), np.uint8).reshape(len(lines), width)

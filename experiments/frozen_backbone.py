@@ -1,0 +1,64 @@
+"""A frozen backbone with a Bayesian head beside whole networks, on CIFAR-10 (docs/backbone.md).
+
+    cd examples/backbone && python pretrain.py cifar10.npz
+    PYTHONPATH=. OMP_NUM_THREADS=1 python ../../experiments/frozen_backbone.py
+
+Ten clients with five of ten classes and 25 training images of each, 15 rounds of 10 steps with batches of 50; 50 test
+images of each class. Times are processor time of one client's round, the median of five, one thread.
+"""
+
+import statistics
+import time
+
+import torch
+
+import fedbayes
+from client_app.data import load
+from fedbayes.model.finished import Finished
+from fedbayes.protocol.settings import Settings, defaults
+
+CLIENTS = 10
+WORDS = {"dataset": "clients.npz", "size": "25+50", "rounds": 15, "eval_every": 15, "local_steps": 10}
+WORDS |= {"batch_size": 50, "eval_samples": 5}
+BAYES = {"method": "pfedbayes", "zeta": "auto"}
+ROWS = {
+    "frozen backbone, Bayesian head": BAYES | {"model": "backbone:frozen"},
+    "backbone goes on as plain weights, Bayesian head": BAYES
+    | {"model": "backbone:warm", "bayesian": "head"},
+    "whole network Bayesian": BAYES | {"model": "backbone:fresh"},
+    "FedAvg, frozen backbone": {"method": "fedavg", "model": "backbone:frozen"},
+    "FedAvg": {"method": "fedavg", "model": "backbone:fresh"},
+}
+
+
+def seconds_of_a_round(run: fedbayes.Result) -> float:
+    """Processor time of one client's training."""
+    torch.set_num_threads(1)
+    settings = Settings.parse(defaults() | {"dataset": WORDS["dataset"], "size": WORDS["size"]})
+    data, finished = load(settings, 0, CLIENTS), Finished.open(run.folder)
+    method, received = finished.method(data.x_train, data.y_train, "0"), finished.received("0")
+    state, took = method.start(received), []
+    for number in range(1, 7):
+        began = time.process_time()
+        method.train(state, received, number)
+        took.append(time.process_time() - began)
+    return statistics.median(took[1:])
+
+
+def main() -> None:
+    titles = ("", "Bayesian", "plain", "frozen", "PM", "GM", "kB up a client round", "CPU s a client round")
+    print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|")
+    for number, (title, words) in enumerate(ROWS.items()):
+        run = fedbayes.run(clients=CLIENTS, run_name=f"backbone-{number}", progress=False, **WORDS | words)
+        last = run.rounds[-1] if isinstance(run.rounds, list) else run.rounds.iloc[-1]
+        kinds = [f"{run.config['weights'][kind]:,}" for kind in ("bayesian", "plain", "frozen")]
+        accuracies = [str(last.get(f"{model}_accuracy") or "–") for model in ("pm", "gm")]
+        size = f"{int(last['bytes_up']) / CLIENTS / 1000:.0f}"
+        print(
+            "| " + " | ".join((title, *kinds, *accuracies, size, f"{seconds_of_a_round(run):.2f}")) + " |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""A federation over TLS on this machine for minutes or hours, disturbed by a seeded script (docs/reliability.md).
+
+    python experiments/soak.py [--sites 12] [--minutes 60 | --rounds 100] [--calm] [--seed 0] [--keep FOLDER]
+
+Every site talks to the coordinator through a relay of its own, which can cut it off. The seed gives the faults: sites,
+executors and ClientApps killed, sites stopped for a while, connections cut or answered with noise, the coordinator
+killed and started again or only its ServerApp killed (the run is resumed). The first rounds have only faults of the
+coordinator, which must not change a figure; it is left in peace in the second half, so that its memory can be watched.
+`--calm` leaves all faults out. At the end: what each kind of fault has cost, and what must hold (soaked.py); the exit
+status says whether.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "federation")]  # real federations are the tests'
+
+# ruff: noqa: E402
+from deployed import Running, family, until
+from harness import SMALL
+from relay import Relayed
+from soaked import Struck, Watcher, judged, part
+
+RUN = "soak"
+SETTINGS = {
+    "dataset": "digits",
+    "model": "dnn",
+    "size": "10+5",
+    "local_steps": 2,
+    "eval_every": 5,
+    "zeta": "auto",
+}
+LEAD = 12  # rounds with faults of the coordinator alone
+DEATHS = 6  # of the coordinator and the ServerApp, at most: everybody feels them
+AGAIN = 5.0  # seconds until a site that has ended is started again
+WORDS = {  # what a fault is called in the table
+    "kill site": "all processes of a site killed, started again 5 s later",
+    "stop site": "a site stopped (SIGSTOP) for 20 s",
+    "kill executor": "a site's executor killed",
+    "kill app": "a ClientApp at work killed",
+    "cut": "a site's connection cut for 20 s",
+    "noise": "a site's connection cut, its TLS handshakes answered with noise for 40 s",
+    "kill coordinator": "the coordinator killed, started again, the run resumed",
+    "kill server": "the ServerApp killed, the run resumed",
+}
+CENTRAL = ("kill coordinator", "kill server")
+
+
+class Soak:
+    """One run of it."""
+
+    def __init__(self, federation: Relayed, seed: int, rounds: int, minutes: float) -> None:
+        self.federation, self.rounds = federation, rounds
+        self.began = time.monotonic()
+        self.until = self.began + 60 * minutes
+        self.dice = random.Random(seed)
+        self.struck: list[Struck] = []
+        self.watcher = Watcher(federation, RUN)
+        self.ended: dict[int, float] = {}  # when a site was seen to have ended
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        small = {key.replace("-", "_"): value for key, value in SMALL.items()}
+        return small | SETTINGS | {"min_clients": max(1, self.federation.total // 2)}
+
+    def go(self, calm: bool) -> int:
+        """The exit status of the run's command."""
+        self.run = self.federation.run(RUN, **self.settings | {"rounds": self.rounds})
+        self.watcher.start()
+        next_fault = time.monotonic() + 20
+        while self.run.process.poll() is None and time.monotonic() < self.until:
+            if not calm and self.federation.saved(RUN) > 1 and time.monotonic() >= next_fault:
+                self.strike()
+                next_fault = time.monotonic() + self.dice.uniform(20, 50)
+            self.restart()
+            time.sleep(0.5)
+        if self.run.process.poll() is None:
+            self.run.process.send_signal(signal.SIGINT)
+        status = self.run.ends()
+        self.watcher.stop()
+        return status
+
+    def choose(self, saved: int) -> str:
+        """The next fault; none for now is the empty word."""
+        before = [one.saved for one in self.struck if one.fault in CENTRAL]
+        deaths = len(before)
+        fault = self.dice.choice(sorted(WORDS))
+        if saved < LEAD:
+            return CENTRAL[deaths] if deaths < len(CENTRAL) else ""
+        late = time.monotonic() > (self.began + self.until) / 2
+        if fault in CENTRAL and (deaths >= DEATHS or late or saved < before[-1] + 5):
+            return "cut"
+        return fault
+
+    def strike(self) -> None:
+        saved = self.federation.saved(RUN)
+        number = self.dice.randrange(self.federation.total)
+        if not (fault := self.choose(saved)):
+            return
+        print(f"{time.strftime('%H:%M:%S')}  round {saved}: {fault}, site-{number}", flush=True)
+        self.struck.append(Struck(fault, time.time(), number, saved))
+        site = self.federation.running[f"site-{number}"]
+        match fault:
+            case "kill site":
+                site.kill()
+            case "stop site":
+                self._pause(site)
+            case "kill executor":
+                self._kill([one for one in family(site.process) if part(one, "site-") == "an executor"])
+            case "kill app":
+                self._kill_at_work(site, f"site-{number}", "a ClientApp")
+            case "cut":
+                self.federation.relays[number].cut(20.0)
+            case "noise":
+                self.federation.relays[number].cut(40.0, spoil=True)
+            case "kill coordinator":
+                self._new_coordinator()
+            case "kill server":
+                if self._kill_at_work(self.federation.running["coordinator"], "coordinator", "the ServerApp"):
+                    self.run.ends()
+                    self.run = self.federation.resume(RUN)
+
+    def _new_coordinator(self) -> None:
+        self.federation.running["coordinator"].kill()
+        self.federation.start_coordinator()
+        self.run.ends()
+        everybody = f"{self.federation.total} of {self.federation.total} sites connected"
+        with suppress(AssertionError):  # one may be away for a reason of its own
+            until(lambda: everybody in self.federation.asks("sites"), "the sites are back", 60)
+        self.run = self.federation.resume(RUN)
+
+    def _pause(self, site: Running) -> None:
+        paused = family(site.process)
+        for one in paused:
+            with suppress(psutil.Error):
+                one.suspend()
+        time.sleep(20)
+        for one in paused:
+            with suppress(psutil.Error):
+                one.resume()
+
+    def _kill(self, processes: list[psutil.Process]) -> None:
+        for one in processes:
+            with suppress(psutil.Error):
+                one.kill()
+
+    def _kill_at_work(self, running: Running, name: str, wanted: str) -> bool:
+        """Kill such a process as soon as there is one: a ClientApp lives for a second, a ServerApp starts slowly."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if found := [one for one in family(running.process) if part(one, name) == wanted]:
+                self.struck[-1].when, self.struck[-1].saved = time.time(), self.federation.saved(RUN)
+                self._kill(found)
+                return True
+            time.sleep(0.02)
+        self.struck.pop()  # there was none
+        return False
+
+    def restart(self) -> None:
+        """As a restart policy: a site that has ended is started again a little later."""
+        for number in range(self.federation.total):
+            if self.federation.running[f"site-{number}"].process.poll() is None:
+                self.ended.pop(number, None)
+            elif time.monotonic() - self.ended.setdefault(number, time.monotonic()) > AGAIN:
+                self.federation.launch_site(number)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sites", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=100_000)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--calm", action="store_true")
+    parser.add_argument("--keep", type=Path)
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = given.keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        federation = Relayed(folder, given.sites)
+        try:
+            federation.start_coordinator()
+            for first in range(0, given.sites, 3):  # a few at a time: all at once are slow to start
+                some = range(first, min(first + 3, given.sites))
+                for site in [federation.launch_site(number) for number in some]:
+                    site.hears("SuperNode ID")
+            soak = Soak(federation, given.seed, given.rounds, given.minutes)
+            status = soak.go(given.calm)
+        finally:
+            federation.end()
+        print(f"the run's command ended with status {status} (0: all rounds; 130: stopped at the end)")
+        holds = judged(soak.watcher, soak.struck, WORDS, soak.settings)
+        sys.exit(not (holds and status in (0, 130)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Runs in a browser: `fedbayes watch` serves their pages on this machine."""

@@ -1,0 +1,248 @@
+"""The coordinator's state in memory: who may take part outlives it, and no reply hangs or has no bounds."""
+
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message.message import make_message
+from flwr.app.metadata import Metadata
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.server.superlink.fleet.message_handler.message_handler import push_messages
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import InvalidRunStatusException
+from flwr.superlink.federation import NoOpFederationManager
+
+from fedbayes.deploy import linkstate, superlink
+from fedbayes.deploy.coordinator import public_keys
+from fedbayes.deploy.keys import make_keys
+from fedbayes.deploy.linkstate import MemoryState, number_of
+
+KEYS = {b"key of 0": "site-0", b"key of 1": "site-1"}
+NODE = number_of(b"key of 0")
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryState]:
+    monkeypatch.setattr(MemoryState, "KEYS", KEYS)
+    yield begin()
+
+
+def begin() -> MemoryState:
+    return MemoryState(NoOpFederationManager(), ObjectStoreFactory().store())
+
+
+def names(state: MemoryState, *statuses: str) -> list[str]:
+    return sorted(str(node.name) for node in state.get_node_info(statuses=statuses or None))
+
+
+def test_sites_keep_their_numbers_when_the_coordinator_starts_anew(state: MemoryState) -> None:
+    assert names(state, "registered") == ["site-0", "site-1"]
+    assert state.activate_node(NODE, 30) and names(state, "online") == ["site-0"]
+    again = begin()
+    assert again.get_node_id_by_public_key(b"key of 0") == NODE, "what the site calls itself by is still true"
+    assert names(again, "online") == []
+    assert again.get_message_ins(NODE, 1) == [] and names(again, "online") == ["site-0"], (
+        "asking for work is a sign of life"
+    )
+
+
+def test_a_site_can_be_removed_before_it_ever_came_and_taken_in_again(state: MemoryState) -> None:
+    state.delete_node(NOOP_FLWR_AID, NODE)
+    assert state.get_node_id_by_public_key(b"key of 0") is None
+    words = (NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, b"key of 0", 30.0)
+    assert state.create_node(*words, name="site-0") == NODE
+    assert state.get_node_id_by_public_key(b"key of 0") == NODE
+    with pytest.raises(ValueError, match="already in use"):
+        state.create_node(*words, name="site-9")
+    assert names(state, "registered") == ["site-0", "site-1"]
+
+
+def test_no_key_without_a_name(state: MemoryState) -> None:
+    """It could call itself by any."""
+    with pytest.raises(ValueError, match="needs a name"):
+        state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, b"another", 30.0)
+    assert state.get_node_id_by_public_key(b"another") is None
+
+
+def test_the_keys_are_those_of_the_folder(tmp_path: Path) -> None:
+    make_keys(tmp_path, ["127.0.0.1"], 2)
+    assert sorted(public_keys(tmp_path / "coordinator/sites").values()) == ["site-0", "site-1"]
+
+
+# ---------------------------------------------------------------- replies
+
+
+def exchange(state: MemoryState, size: int = 100) -> tuple[int, Message, Message]:
+    """A run, a message to site-0 that it has taken, and its reply of about so many bytes."""
+    state.activate_node(NODE, 30)
+    run = state.create_run(
+        None, None, "hash", {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+    )
+    asked = message(run, SUPERLINK_NODE_ID, NODE, "", 10)
+    push(state, run, asked)
+    (taken,) = state.get_message_ins(NODE, 1)
+    return run, asked, message(run, NODE, SUPERLINK_NODE_ID, taken.metadata.message_id, size)
+
+
+def message(run: int, source: int, target: int, reply_to: str, size: int) -> Message:
+    metadata = Metadata(run, "", source, target, reply_to, "1", time.time(), 50.0, "train")
+    made = make_message(metadata, content=RecordDict({"a": ConfigRecord({"text": "x" * size})}))
+    made.metadata.__dict__["_message_id"] = made.object_id
+    return made
+
+
+def push(state: MemoryState, run: int, sent: Message, parts: int | None = None) -> list[bool]:
+    """As a site or a ServerApp does; only the first `parts` of it."""
+    session = state.start_session(run)
+    _, missing = state.store_message_and_object_tree(sent, get_object_tree(sent), session)
+    contents = {name: one.deflate() for name, one in get_all_nested_objects(sent).items() if name in missing}
+    return [
+        state.store_object(run, session, name, content) for name, content in list(contents.items())[:parts]
+    ]
+
+
+def answers(state: MemoryState, run: int, asked: Message) -> list[Message]:
+    return state.get_message_res({asked.metadata.message_id}, run)
+
+
+def test_a_reply_is_handed_on_when_it_is_whole(state: MemoryState) -> None:
+    run, asked, reply = exchange(state)
+    assert all(push(state, run, reply, parts=1))
+    assert answers(state, run, asked) == [], "the rest is on its way"
+    assert all(push(state, run, reply)), "sent once more, it is the same reply"
+    (found,) = answers(state, run, asked)
+    assert found.metadata.message_id == reply.metadata.message_id and not found.has_error()
+
+
+def test_whoever_asks_for_work_has_given_its_reply_up(state: MemoryState) -> None:
+    run, asked, reply = exchange(state)
+    push(state, run, reply, parts=1)
+    assert state.get_message_ins(NODE, 1) == []
+    (found,) = answers(state, run, asked)
+    assert found.has_error() and found.error.reason == linkstate.ABANDONED
+    assert reply.metadata.message_id not in state.object_store, "nothing of it stays"
+
+
+def test_a_message_that_never_arrived_is_handed_out_again(state: MemoryState) -> None:
+    """The connection broke while it was on its way: the site asks again, and has confirmed nothing."""
+    run, asked, reply = exchange(state)
+    (again,) = state.get_message_ins(NODE, 1)
+    assert again.metadata.message_id == asked.metadata.message_id and answers(state, run, asked) == []
+    state.object_store.delete(asked.metadata.message_id)  # the site confirms what it has received
+    assert all(push(state, run, reply))
+    (found,) = answers(state, run, asked)
+    assert not found.has_error()
+
+
+def test_a_site_that_asks_for_work_without_having_answered_will_not(state: MemoryState) -> None:
+    run, asked, _ = exchange(state)
+    state.object_store.delete(asked.metadata.message_id)
+    assert state.get_message_ins(NODE, 1) == []
+    (found,) = answers(state, run, asked)
+    assert found.has_error() and found.error.reason == linkstate.UNSENT
+
+
+def test_a_site_that_was_killed_is_taken_in_as_soon_as_it_was_silent_and_its_message_answered_for(
+    state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked, _ = exchange(state)
+    assert not state.activate_node(NODE, 30), "a second one with the same key is refused"
+    assert answers(state, run, asked) == []
+    monkeypatch.setattr(linkstate, "SILENT", -1.0)
+    assert state.activate_node(NODE, 30)
+    (found,) = answers(state, run, asked)
+    assert found.has_error() and found.error.reason == linkstate.RESTARTED
+    assert state.get_message_ins(NODE, 1) == [], "it is asked nothing twice"
+
+
+def test_a_site_that_was_stopped_well_and_starts_is_answered_for_too(state: MemoryState) -> None:
+    run, asked, reply = exchange(state)
+    push(state, run, reply, parts=1)
+    assert state.deactivate_node(NODE) and state.activate_node(NODE, 30)
+    (found,) = answers(state, run, asked)
+    assert found.error.reason == linkstate.RESTARTED
+
+
+def test_a_site_that_dies_while_it_sends_is_said_to_be_dead(state: MemoryState) -> None:
+    run, asked, reply = exchange(state)
+    push(state, run, reply, parts=1)
+    state.nodes[NODE].online_until = time.time() - 1
+    (found,) = answers(state, run, asked)
+    assert found.has_error() and found.error.code == 5
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_a_site_that_is_removed_meanwhile_is_answered_for_at_once(state: MemoryState, parts: int) -> None:
+    """Also in the middle of its reply, for the rest of which Flower would wait three minutes."""
+    run, asked, reply = exchange(state)
+    push(state, run, reply, parts)
+    state.delete_node(NOOP_FLWR_AID, NODE)
+    (found,) = answers(state, run, asked)
+    assert found.has_error() and found.error.code == 5
+
+
+def test_nothing_stays_of_rounds_that_are_over(state: MemoryState) -> None:
+    """As a ServerApp does: it asks, fetches the reply, and has both deleted."""
+    run, sizes = exchange(state)[0], set()
+    for _ in range(50):
+        (before,) = [name for name, one in state.message_ins_store.items() if one.metadata.run_id == run]
+        state.delete_messages({before})
+        asked = message(run, SUPERLINK_NODE_ID, NODE, "", 10)
+        push(state, run, asked)
+        (taken,) = state.get_message_ins(NODE, 1)
+        state.object_store.delete(taken.metadata.message_id)
+        push(state, run, message(run, NODE, SUPERLINK_NODE_ID, taken.metadata.message_id, 5000))
+        (found,) = answers(state, run, asked)
+        assert not found.has_error()
+        state.object_store.delete(found.metadata.message_id)
+        held = (state.message_ins_store, state.message_res_store, state.message_ins_id_to_message_res_id)
+        held += (state._uploads, state._pushed, state._object_push_sessions, state.object_store.store)
+        sizes.add(tuple(map(len, held)))
+    assert len(sizes) == 1, sizes
+
+
+def test_a_reply_to_a_run_of_an_earlier_coordinator_is_refused_at_once(state: MemoryState) -> None:
+    """Flower stumbles over it (KeyError), and a site would send it again and again."""
+    late = message(123, NODE, SUPERLINK_NODE_ID, "asked", 10)
+    request = PushMessagesRequest(
+        messages_list=[message_to_proto(late)], message_object_trees=[get_object_tree(late)]
+    )
+    with pytest.raises(InvalidRunStatusException, match="finished"):
+        push_messages(request, state)
+
+
+def test_a_reply_far_larger_than_what_was_sent_is_refused_at_once(
+    state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linkstate, "LEAST", 1000)
+    run, asked, reply = exchange(state, size=5000)
+    assert push(state, run, reply)[-1] is False
+    (found,) = answers(state, run, asked)
+    assert found.has_error() and "its reply is larger than" in str(found.error.reason)
+    assert reply.metadata.message_id not in state.object_store
+
+
+def test_a_reply_of_too_many_parts_is_refused(state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linkstate, "OBJECTS", 2)
+    run, asked, reply = exchange(state)
+    assert push(state, run, reply) == []
+    (found,) = answers(state, run, asked)
+    assert "3 parts" in str(found.error.reason)
+
+
+def test_the_sites_port_has_its_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = import_module("flwr.superlink.cli.flower_superlink")
+    factory = import_module("flwr.server.superlink.linkstate.linkstate_factory")
+    monkeypatch.setattr(program, "GRPC_MAX_MESSAGE_LENGTH", program.GRPC_MAX_MESSAGE_LENGTH)
+    monkeypatch.setattr(factory, "InMemoryLinkState", factory.InMemoryLinkState)
+    monkeypatch.setattr(MemoryState, "KEYS", MemoryState.KEYS)
+    superlink.prepare({"sites": str(tmp_path)})
+    assert program.GRPC_MAX_MESSAGE_LENGTH == superlink.LARGEST
+    assert factory.InMemoryLinkState is not MemoryState

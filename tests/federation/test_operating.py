@@ -1,0 +1,216 @@
+"""A real federation as its operator knows it: watched, stopped and cut off; two runs at once; floods; a new start.
+
+Three sites that reach the coordinator through relays, for all tests, which follow each other.
+"""
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from deployed import family, until
+from harness import SMALL, Outcome
+from relay import Relayed
+
+from fedbayes.launch.flower import free_port
+
+pytestmark = pytest.mark.deployment
+Federate = Callable[..., Outcome]
+SITES = 3
+SETTINGS = {key.replace("-", "_"): value for key, value in SMALL.items()} | {"min_clients": SITES}
+METRICS = free_port()
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relayed]:
+    federation = Relayed(tmp_path_factory.mktemp("operated"), SITES)
+    try:
+        federation.start_coordinator("--metrics-port", str(METRICS), "--log-format", "json")
+        sites = [federation.launch_site(number) for number in range(SITES)]
+        for site in sites:
+            site.hears("SuperNode ID")
+        yield federation
+    finally:
+        federation.end()
+
+
+def statuses(run: Outcome, server_round: int) -> dict[str, str]:
+    return {row["site"]: row["status"] for row in run.clients if row["round"] == str(server_round)}
+
+
+def scraped() -> dict[str, float]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{METRICS}/metrics", timeout=30) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_two_runs_at_once_share_nothing_and_end_as_each_alone(
+    federation: Relayed, federate: Federate
+) -> None:
+    """Watched meanwhile by every eye that an operator has."""
+    runs = {
+        name: federation.run(name, **SETTINGS | {"seed": seed}) for name, seed in (("one", 1), ("two", 2))
+    }
+    for name, run in runs.items():
+        assert run.ends() == 0, run.said
+        assert f"4 rounds, {SITES} sites, 0 failed replies" in run.said
+        alone = federate(f"{name}-alone", clients=SITES, **SETTINGS | {"seed": {"one": 1, "two": 2}[name]})
+        together = federation.outcome(name)
+        assert (together.tensors["w"] == alone.tensors["w"]).all() and together.metrics == alone.metrics
+    for number in range(SITES):
+        states = [federation.state(number, name) / "personal.safetensors" for name in runs]
+        assert all(file.is_file() for file in states) and states[0].read_bytes() != states[1].read_bytes()
+    text = federation.asks("sites")
+    assert f"{SITES} of {SITES} sites connected; no run is under way." in text
+    assert all(f"site-{number}" in text for number in range(SITES)) and text.count("connected") == SITES + 1
+    text = federation.asks("runs", "--on", "lan")
+    assert text.count("finished") == 2 and " one " in text and " two " in text
+    counted = scraped()
+    assert counted["fedbayes_sites_connected"] == SITES
+    for name in runs:
+        assert counted[f'fedbayes_run_round{{run="{name}"}}'] == 4
+        assert counted[f'fedbayes_replies_total{{run="{name}"}}'] == 4 * SITES
+        assert counted[f'fedbayes_bytes_total{{run="{name}",direction="up"}}'] > 0
+    lines = [line for line in federation.running["coordinator"].said.splitlines() if line.startswith("{")]
+    events = [found for line in lines if (found := json.loads(line)).get("event") == "round"]
+    assert len(lines) > 20 and (not events or {"round", "seconds", "time", "level"} <= events[0].keys())
+
+
+def test_a_silent_site_costs_no_round_its_whole_time_and_takes_part_again(federation: Relayed) -> None:
+    settings = SETTINGS | {"rounds": 500, "round_timeout": 400, "min_clients": 2, "straggler_cutoff": 2}
+    run = federation.run("silent", **settings)
+    federation.wait_for_round("silent", 1, run)
+    paused = family(federation.running["site-2"].process)
+    for one in paused:
+        one.suspend()
+    try:
+        silent = "fedbayes_replies_failed_total"
+        until(
+            lambda: any(name.startswith(silent) and '"silent"' in name for name in scraped()), "a silent site"
+        )
+    finally:
+        for one in paused:
+            one.resume()
+    back = federation.saved("silent")
+    outcome = federation.outcome("silent")
+    until(
+        lambda: any(
+            statuses(outcome, t).get("site-2") == "ok" for t in range(back + 1, federation.saved("silent"))
+        ),
+        "site-2 takes part again",
+    )
+    text = federation.asks("stop", "silent")
+    assert "Resume with:  fedbayes run --resume silent --on lan" in text
+    assert run.ends() == 130 and "Stopped." in run.said, run.said
+    hit = [row for row in outcome.rows if row["clients_failed"] not in ("", "0")]
+    assert hit and all(float(row["seconds"]) < 400 for row in hit)
+    reasons = {row["status"] for row in outcome.clients if row["status"].startswith("failed")}
+    assert any("no answer within" in reason for reason in reasons), reasons
+    until(lambda: federation.outcome("silent").state == "stopped", "the state at the coordinator")
+
+
+def test_a_site_comes_back_when_the_network_does(federation: Relayed) -> None:
+    """Its TLS handshakes fail for a while: Flower gives up for good then, and lives on."""
+    site = federation.running["site-1"]
+    before = site.said.count("SuperNode ID")
+    federation.relays[1].cut(40.0, spoil=True)
+    until(lambda: "SSL/TLS handshake error" in site.said, "Flower gives up")
+    time.sleep(max(0.0, federation.relays[1].left))
+    began = time.monotonic()
+    until(lambda: site.said.count("SuperNode ID") > before, "site-1 is back")
+    print(f"usable again after {time.monotonic() - began:.0f} s")
+    assert site.process.poll() is None
+    run = federation.run("after", **SETTINGS | {"rounds": 1})
+    assert run.ends() == 0 and f"{SITES} sites, 0 failed replies" in run.said, run.said
+
+
+def test_a_killed_server_app_is_one_sentence_and_a_true_state(federation: Relayed) -> None:
+    run = federation.run("orphan", **SETTINGS | {"rounds": 500})
+    federation.wait_for_round("orphan", 1, run)
+    (app,) = [
+        one for one in family(federation.running["coordinator"].process) if one.name() == "flwr-serverapp"
+    ]
+    app.kill()
+    assert run.ends() == 1
+    assert "fedbayes: The run's ServerApp ended without a word: it was killed, or" in run.said, run.said
+    assert "Traceback" not in run.said and "Resume with:  fedbayes run --resume orphan --on lan" in run.said
+    assert federation.outcome("orphan").state == "failed"
+    saved = federation.saved("orphan")
+    run = federation.resume("orphan", rounds=saved + 1)
+    assert run.ends() == 0, run.said
+
+
+def test_a_flood_of_notes_is_refused_and_the_others_go_on(federation: Relayed) -> None:
+    link = psutil.Process(federation.running["coordinator"].process.pid)
+    before = link.memory_info().rss
+    federation.running["site-0"].stop()
+    hostile = {"PYTHONPATH": str(Path(__file__).parent / "hostile"), "HOSTILE_NOTES": str(100 * 2**20)}
+    federation.start_site(0, **hostile)
+    try:
+        run = federation.run("flood", **SETTINGS | {"rounds": 2, "min_clients": 2})
+        assert run.ends() == 0, run.said
+    finally:
+        federation.running["site-0"].stop()
+        federation.start_site(0)
+    flood = federation.outcome("flood")
+    for t in (1, 2):
+        assert "could not be sent as a whole" in statuses(flood, t)["site-0"], statuses(flood, t)
+    grown = link.memory_info().rss - before
+    print(f"the SuperLink has grown by {grown / 2**20:.0f} MB, a round took {flood.rows[1]['seconds']} s")
+    assert grown < 100 * 2**20, "it never had the notes in its memory"
+
+
+@pytest.mark.parametrize("ahead", [-400, 60])
+def test_a_site_whose_clock_is_wrong_says_so(federation: Relayed, ahead: int) -> None:
+    """Flower takes messages from 305 s late to 5 s early, and gives no reason when it does not."""
+    federation.running["site-0"].stop()
+    try:
+        wrong = {"PYTHONPATH": str(Path(__file__).parent / "clock"), "CLOCK_AHEAD": str(ahead)}
+        site = federation.launch_site(0, **wrong)
+        assert site.ends() == 1
+        assert "The likely cause is this machine's clock" in site.said and "SuperNode ID" not in site.said
+    finally:
+        federation.start_site(0)
+
+
+def test_another_coordinator_in_its_place_is_outlived(federation: Relayed) -> None:
+    """For a while somebody else answers at the address, with a certificate of another authority."""
+    folder = federation.folder / "other"
+    folder.mkdir()
+    other = Relayed(folder, 0)
+    assert other.command("keys", "keys", "--host", "127.0.0.1", "--sites", "1").ends() == 0
+    other.fleet, other.control = federation.fleet, federation.control
+    sites = [federation.running[f"site-{number}"] for number in range(SITES)]
+    before = [site.said.count("SuperNode ID") for site in sites]
+    federation.running["coordinator"].kill()
+    try:
+        other.start_coordinator()
+        until(lambda: any("SSL/TLS handshake error" in site.said for site in sites), "Flower gives up")
+    finally:
+        other.end()
+    federation.start_coordinator("--metrics-port", str(METRICS))
+    began = time.monotonic()
+    until(lambda: scraped()["fedbayes_sites_connected"] == SITES, "everybody is back")
+    print(f"all usable again after {time.monotonic() - began:.0f} s")
+    assert all(site.process.poll() is None for site in sites)
+    assert any(site.said.count("SuperNode ID") > count for site, count in zip(sites, before, strict=True))
+    run = federation.run("outlived", **SETTINGS | {"rounds": 1})
+    assert run.ends() == 0 and f"{SITES} sites, 0 failed replies" in run.said, run.said
+
+
+def test_a_coordinator_that_starts_anew_knows_its_sites(federation: Relayed) -> None:
+    """Killed and started again, it needs no database: those who stayed up are there again, and a run works."""
+    nodes = {
+        one.pid for number in range(SITES) for one in family(federation.running[f"site-{number}"].process)
+        if one.name().startswith("flower-super")
+    }  # fmt: skip
+    federation.running["coordinator"].kill()
+    federation.start_coordinator("--metrics-port", str(METRICS))
+    until(lambda: scraped()["fedbayes_sites_connected"] == SITES, "everybody is back")
+    run = federation.run("anew", **SETTINGS | {"rounds": 1})
+    assert run.ends() == 0 and f"{SITES} sites, 0 failed replies" in run.said, run.said
+    assert all(map(psutil.pid_exists, nodes)), "no SuperNode had to be started again"

@@ -1,0 +1,525 @@
+"""Runs whose coordinator sees only sums, from end to end in this process."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from harness import Outcome
+from inprocess import InProcessGrid
+from watched import SITES, Watched
+
+import strategies
+from bayes_core import masks
+from bayes_core.privacy import epsilon_of
+from client_app import secure
+from fedbayes.deploy.keys import make_keys
+from fedbayes.launch.app_bundle import methods
+from fedbayes.protocol.codec import record_of
+from fedbayes.protocol.columns import MEASURED
+from fedbayes.protocol.settings import Settings, defaults
+from strategies.rounds.stages.secure import Secure, impossible
+
+Federate = Callable[..., Outcome]
+
+
+def possible(method: str) -> bool:
+    found = strategies.load(method)
+    settings = Settings.parse(defaults() | {"method": method})
+    return impossible(settings, found(found.reads.parse(settings.as_config()))) is None
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def unmasks(grid: Watched) -> list[bool]:
+    """Which questions each round of questions asked: for shares, or for pairs."""
+    return [bool(message.content["unmask"]["reveal"]) for _, message in grid.asked]
+
+
+# ---------------------------------------------------------------- the sum, bit by bit
+
+
+@pytest.mark.parametrize("gone", [(), (1,), (1, 4)])
+def test_the_masked_sum_is_the_plain_sum_bit_by_bit(
+    federate: Federate, watched: Watched, gone: tuple[int, ...]
+) -> None:
+    watched.lost = {(site, 1) for site in gone}
+    run = federate(grid=watched, rounds=2, secure_sum=True, eval_every=10, round_timeout=30)
+    first, second = watched.sums
+    assert (first == watched.plain(1, *gone)).all() and first.size == 2 * 7510
+    assert (second == watched.plain(2)).all()
+    assert len(watched.steps[1]) == SITES
+    assert run.rows[1]["clients_ok"] == str(SITES - len(gone))
+    told = {row["site"]: row["status"] for row in run.clients if row["round"] == "1"}
+    assert {site for site, status in told.items() if status != "ok"} == {str(site) for site in gone}
+
+
+def test_a_late_upload_stays_masked_and_its_site_takes_part_again(
+    federate: Federate, watched: Watched
+) -> None:
+    watched.late = {(5, 1)}
+    federate(grid=watched, rounds=2, secure_sum=True, eval_every=10)
+    first, second = watched.sums
+    assert (first == watched.plain(1, 5)).all()
+    assert set(watched.steps[2]) == set(range(SITES)), "its late answer was heard"
+    assert (second == watched.plain(2)).all()
+    assert unmasks(watched)[: 2 * (SITES - 1)] == [False] * (SITES - 1) + [True] * (SITES - 1)
+
+
+def test_two_sites_that_fall_silent_after_their_upload_are_in_the_sum(
+    federate: Federate, watched: Watched
+) -> None:
+    watched.silent = {(0, 1), (3, 1)}
+    run = federate(grid=watched, rounds=1, secure_sum=True)
+    assert (watched.sums[0] == watched.plain(1)).all()
+    assert run.rows[1]["clients_ok"] == str(SITES)
+
+
+def test_a_round_that_cannot_be_opened_is_repeated_and_tells_nothing(
+    federate: Federate, watched: Watched
+) -> None:
+    """Site 1 is lost, and site 2 is silent when it is asked for the mask that both had in common."""
+    watched.lost, watched.silent = {(1, 1)}, {(2, 1)}
+
+    class Once(set[tuple[int, int]]):
+        def __contains__(self, one: object) -> bool:
+            return set.__contains__(self, one) and len(watched.asked) <= SITES - 1
+
+    watched.silent = Once(watched.silent)
+    run = federate(
+        grid=watched, rounds=1, secure_sum=True, eval_every=10, straggler_cutoff=0, round_timeout=30
+    )
+    (warning,) = [words for words in run.said("warning") if "attempt 1 of 3" in words]
+    assert "it did not help to unmask the sum" in warning
+    assert len(watched.sums) == 1 and (watched.sums[0] == watched.plain(1, 1)).all()
+
+
+def test_too_few_are_left_and_nothing_is_asked(federate: Federate, watched: Watched) -> None:
+    watched.lost = {(site, 1) for site in (0, 1, 2)}
+    with pytest.raises(Exception, match="Round 1: fewer than 4 usable replies"):
+        federate(grid=watched, rounds=1, secure_sum=True, straggler_cutoff=0, round_timeout=30)
+    assert not watched.sums and not watched.asked
+
+
+def test_two_rounds_masks_differ(federate: Federate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same site, two rounds: what is left of its upload without its own numbers."""
+    grid = Watched(monkeypatch)
+    seen: dict[int, Any] = {}
+
+    def look(site: int, message: Message, reply: Message) -> Message | None:
+        found = grid.watch(site, message, reply)
+        if site == 0 and message.metadata.message_type == "train":
+            number = int(message.content["exchange"]["round"])  # type: ignore[arg-type]
+            seen[number] = reply.content["masked"]["upload"].numpy() - grid.steps[number][0].astype(np.uint32)
+        return found
+
+    grid.interfere = look
+    federate(grid=grid, rounds=3, secure_sum=True)
+    for one, other in ((1, 2), (1, 3), (2, 3)):
+        assert (seen[one] == seen[other]).sum() <= 2  # of 15 020 numbers of 32 bits
+
+
+def test_sites_that_were_told_different_things_do_not_add_up(
+    federate: Federate, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that sends one site another model gets no sum: sites cannot open each other's shares."""
+    prepare = Secure.prepare
+
+    def lie(self: Secure, messages: Any, *arguments: Any) -> None:
+        prepare(self, messages, *arguments)
+        rows = {row: array.numpy() for row, array in messages["0"].content["w"].items()}
+        messages["0"].content["w"] = record_of({**rows, "mu": rows["mu"] + np.float32(1e-3)})
+
+    monkeypatch.setattr(Secure, "prepare", lie)
+    with pytest.raises(Exception, match="a share of site 0 that is not for this site"):
+        federate(grid=watched, rounds=1, secure_sum=True, eval_every=10)
+    assert not watched.sums
+
+
+# ---------------------------------------------------------------- what a site answers
+
+
+def ask(grid: Watched, site: int, message: Message, **changed: Any) -> RecordDict:
+    """Put a question to a site again, with other words."""
+    said = {**message.content["unmask"], **changed}
+    arrays = {"masked": message.content["masked"]} if "masked" in message.content else {}
+    node = list(grid.contexts)[site]
+    question = Message(RecordDict({"unmask": ConfigRecord(said), **arrays}), node, "query.unmask")
+    return grid.app(question, grid.contexts[node]).content
+
+
+@pytest.mark.parametrize("gone", [1, 3])
+def test_never_both_shares_and_pairs_of_one_site(federate: Federate, watched: Watched, gone: int) -> None:
+    """Of the sites that every site was asked about, the seeds of those that are gone and shares of the others."""
+    watched.lost = {(gone, 1)}
+    federate(grid=watched, rounds=1, secure_sum=True, eval_every=10, round_timeout=30)
+    everybody = {str(site) for site in range(SITES)}
+    for site, message in watched.asked[: 2 * (SITES - 1)]:
+        left = set(message.content["unmask"]["survivors"])  # type: ignore[arg-type]
+        assert left == everybody - {str(gone)} and site != gone
+    # A coordinator that says to site 0 that the other one is there after all, or somebody else gone:
+    (mine, *_) = [message for site, message in watched.asked if site == 0]
+    for survivors in (everybody, everybody - {"2"}, everybody - {"2", str(gone)}):
+        for reveal in (False, True):
+            with pytest.raises(Exception, match=r"masked nothing in that exchange|one sum only"):
+                ask(watched, 0, mine, survivors=sorted(survivors), reveal=reveal)
+
+
+def test_a_site_answers_the_same_question_alike_and_no_other(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = Watched(monkeypatch)
+    grid.late = {(5, 1)}
+    tried: list[str] = []
+    everybody = [str(site) for site in range(SITES)]
+
+    def watch(site: int, message: Message, reply: Message) -> Message | None:
+        if site == 0 and int(message.content.get("unmask", {}).get("round", 0)) == 1:  # type: ignore[union-attr]
+            again = ask(grid, 0, message)
+            for name, array in reply.content["masked"].items():
+                assert (array.numpy() == again["masked"][name].numpy()).all()
+            for survivors in (everybody, everybody[:4], everybody[:3], ["0"], [*everybody[:4], "elsewhere"]):
+                for reveal in (False, True):
+                    with pytest.raises(Exception) as error:
+                        ask(grid, 0, message, survivors=survivors, reveal=reveal)
+                    tried.append(str(error.value))
+            with pytest.raises(Exception, match="masked nothing in that exchange"):
+                ask(grid, 0, message, attempt=99)
+        return grid.watch(site, message, reply)
+
+    grid.interfere = watch
+    federate(grid=grid, rounds=1, secure_sum=True, eval_every=10)
+    assert any("of one exchange, this site unmasks one sum only" in words for words in tried)
+    assert "nothing is unmasked: 3 of 6 sites are left in the sum of uploads, and 4 are the least" in tried
+    assert (grid.sums[0] == grid.plain(1, 5)).all()
+
+
+def test_a_site_masks_once_an_exchange_and_knows_its_own_key(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = Watched(monkeypatch)
+    refused: list[str] = []
+
+    def watch(site: int, message: Message, reply: Message) -> Message | None:
+        if message.metadata.message_type == "train" and site == 0:
+            said = dict(message.content["secure"])
+            keys = list(said["keys"])  # type: ignore[call-overload]
+            for changed in (
+                {},
+                {"keys": [keys[1], keys[0], *keys[2:]], "attempt": 90},
+                {"keys": [keys[0], *[keys[1]] * (SITES - 1)], "attempt": 91},
+                {
+                    "names": ["0", "1"],
+                    "keys": keys[:2],
+                    "proofs": ["", ""],
+                    "upload": ["0", "1"],
+                    "measures": [],
+                    "attempt": 92,
+                },
+            ):
+                other = {**message.content, "secure": ConfigRecord(said | changed)}
+                node = next(iter(grid.contexts))
+                with pytest.raises(Exception) as error:
+                    grid.app(Message(RecordDict(other), node, "train"), grid.contexts[node])
+                refused.append(str(error.value))
+        return grid.watch(site, message, reply)
+
+    grid.interfere = watch
+    federate(grid=grid, rounds=1, secure_sum=True, eval_every=10)
+    assert refused == [
+        "this site has masked something in that exchange already",
+        "the coordinator names another key for this site than it has told",
+        "two sites of that exchange have one key",
+        "nothing is sent: a sum of the uploads of 2 sites hides none of them; it takes 3",
+    ]
+
+
+def test_a_round_is_summed_again_only_over_the_same_sites(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator dies after it has opened a sum and before it is saved; then one site is missing."""
+    from server_app.runs import RunFolder
+
+    save = RunFolder.save_checkpoint
+
+    def torn(self: RunFolder, server_round: int, *arguments: Any) -> None:
+        if server_round == 2:
+            raise KeyboardInterrupt
+        save(self, server_round, *arguments)
+
+    grid = Watched(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_checkpoint", torn)
+        with pytest.raises(KeyboardInterrupt):
+            federate("torn", grid=grid, rounds=2, secure_sum=True, eval_every=10)
+    assert len(grid.sums) == 2
+    fewer = Watched(monkeypatch)
+    fewer.offline = {3}
+    with pytest.raises(Exception, match="a second sum that differs by 3 would tell of single uploads"):
+        federate("torn", grid=fewer, rounds=2, secure_sum=True, eval_every=10, resume=True)
+    assert not fewer.sums
+    calm = federate("calm", clients=SITES, rounds=2, secure_sum=True, eval_every=10)
+    whole = federate("torn", grid=Watched(monkeypatch), rounds=2, secure_sum=True, eval_every=10, resume=True)
+    assert whole.metrics == calm.metrics
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> InProcessGrid:
+    """Sites that were started with their folders of keys."""
+    make_keys(tmp_path / "keys", ["localhost"], 4)
+    nodes = [
+        {"site-id": f"site-{i}", "state-dir": str(tmp_path / f"disk-{i}"), "keys": str(tmp_path / f"keys/site-{i}"),
+         "partition-id": i, "num-partitions": 4}
+        for i in range(4)
+    ]  # fmt: skip
+    return InProcessGrid({}, 4, node_configs=nodes)
+
+
+def test_sites_that_know_each_other_take_part(federate: Federate, certified: InProcessGrid) -> None:
+    run = federate(grid=certified, rounds=1, secure_sum=True)
+    assert run.rows[1]["clients_ok"] == "4" and not run.said("warning")
+
+
+def test_a_coordinator_in_the_middle_is_found_out(
+    federate: Federate, certified: InProcessGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives everybody a key of its own in the place of site-1's: whoever sees it sends nothing."""
+    own = X25519PrivateKey.generate().public_key().public_bytes_raw().hex()
+    prepare = Secure.prepare
+
+    def forged(self: Secure, messages: Any, *arguments: Any) -> None:
+        prepare(self, messages, *arguments)
+        for message in messages.values():
+            keys = list(message.content["secure"]["keys"])
+            message.content["secure"]["keys"] = [keys[0], own, *keys[2:]]
+
+    monkeypatch.setattr(Secure, "prepare", forged)
+    with pytest.raises(Exception, match="nobody has shown that the key of site site-1 is its own"):
+        federate(grid=certified, rounds=1, secure_sum=True)
+
+
+def test_a_site_without_its_certificate_is_left_out(
+    federate: Federate, certified: InProcessGrid, tmp_path: Path
+) -> None:
+    (tmp_path / "keys/site-2/site.crt").unlink()
+    run = federate(grid=certified, rounds=1, secure_sum=True)
+    (warning,) = run.said("warning")
+    assert warning.startswith(
+        "Left out: site site-2: secure sums take a certificate of this site; `fedbayes keys`"
+    )
+    assert run.rows[1]["clients_ok"] == "3"
+
+
+# ---------------------------------------------------------------- runs
+
+
+def figures(run: Outcome) -> list[list[float]]:
+    return [[float(row[name]) for name in MEASURED if row[name]] for row in run.rows]
+
+
+@pytest.mark.parametrize("method", [name for name in methods() if possible(name)])
+def test_every_method_that_takes_a_mean_has_the_figures_of_its_plain_run(
+    federate: Federate, method: str
+) -> None:
+    """Within 2⁻²⁶ of a weight in a round; the figures of two rounds within 1e-4."""
+    same = {"method": method, "rounds": 2, "eval_every": 1, "clients": 4}
+    plain, run = federate("plain", **same), federate("secure", **same, secure_sum=True)
+    assert figures(run)[0] == pytest.approx(figures(plain)[0], abs=1.1e-6), (
+        "before the first round every digit"
+    )
+    assert np.array(figures(run)) == pytest.approx(np.array(figures(plain)), abs=1e-4)
+    for name, tensor in plain.tensors.items():
+        assert torch.allclose(run.tensors[name], tensor, atol=2e-6, rtol=0)
+    assert run.rows[-1]["clients_failed"] == "0"
+    own = {"round", "site", "status"}
+    assert {name for row in run.clients for name, cell in row.items() if cell} == own
+    assert {row["status"] for row in run.clients if row["round"] != "0"} == {"ok"}
+
+
+def test_the_methods_are_many() -> None:
+    found = {name for name in methods() if possible(name)}
+    assert found >= {
+        "pfedbayes",
+        "sfedbayes",
+        "fedavg",
+        "fedprox",
+        "ditto",
+        "pfedme",
+        "apfl",
+        "fedrep",
+        "fedper",
+    }
+    assert not found & {
+        "cfedbayes",
+        "ifca",
+        "fesem",
+        "fedcfl",
+        "fedamp",
+        "heurfedamp",
+        "bnfed",
+        "pfedvem",
+        "local",
+    }
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weighting": "examples", "layout": "dirichlet", "size": "20+10"},
+        {"clients_per_round": 3, "clients": 6},
+        {"clients_per_round": 3, "clients": 6, "train_all": True},
+        {"validation_fraction": 0.25, "temperature_scaling": True, "conformal": 0.5, "size": "30+5"},
+        {"bayesian": "head"},
+        {"method": "sfedbayes", "sparsity_target": 0.3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_ride_along(federate: Federate, settings: dict[str, Any]) -> None:
+    same = {"rounds": 2, "eval_every": 1, "clients": 4, **settings}
+    plain, run = federate("plain", **same), federate("secure", **same, secure_sum=True)
+    filled = [[name for name in row if row[name]] for row in plain.rows]
+    assert [[name for name in row if row[name]] for row in run.rows] == filled, "no figure is missing"
+    assert figures(run)[0] == pytest.approx(figures(plain)[0], abs=2e-6)
+    assert np.array(figures(run)) == pytest.approx(np.array(figures(plain)), abs=1e-3)
+
+
+def test_a_regression(federate: Federate, tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    paths = []
+    for site in range(4):
+        x = generator.normal(size=(60, 3))
+        y = 1e5 * (x[:, 0] - x[:, 1]) + 1e3 * generator.normal(size=60)
+        lines = ["a,b,c,y", *(",".join(map(str, (*row, target))) for row, target in zip(x, y, strict=True))]
+        paths.append(tmp_path / "data" / f"{site}.csv")
+        paths[-1].parent.mkdir(exist_ok=True)
+        paths[-1].write_text("\n".join(lines))
+    same = {"rounds": 2, "eval_every": 1, "dataset": str(tmp_path / "data"), "model": "mlp"}
+    plain, run = federate("plain", **same), federate("secure", **same, secure_sum=True)
+    assert np.array(figures(run)) == pytest.approx(np.array(figures(plain)), rel=1e-3, abs=1e-3)
+    assert float(run.rows[-1]["gm_rmse"]) > 1e3, "in the targets' own units"
+
+
+@pytest.mark.parametrize(("server_round", "client"), [(1, 2), (3, 1), (4, 3)])
+def test_killed_and_resumed_it_ends_with_every_digit(
+    federate: Federate, server_round: int, client: int
+) -> None:
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        said = message.content.get("exchange")
+        if said is not None and (int(said["round"]), number) == (server_round, client):  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        federate("killed", interfere=interfere, secure_sum=True)
+    resumed, calm = federate("killed", resume=True, secure_sum=True), federate("calm", secure_sum=True)
+    assert resumed.metrics == calm.metrics
+    assert all((resumed.tensors[name] == tensor).all() for name, tensor in calm.tensors.items())
+
+
+def test_the_report_of_such_a_run_is_whole(federate: Federate) -> None:
+    run = federate(report=True, secure_sum=True)
+    page = (run.folder / "report.html").read_text()
+    assert "the coordinator saw uploads and measures only as sums over at least three sites" in page
+    lines = (run.folder / "evaluations.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    assert len(told) == 4 and all(one["sites"] == {} for one in told)
+    assert not run.said("warning")
+
+
+def test_with_two_sites_nothing_starts(federate: Federate) -> None:
+    with pytest.raises(
+        Exception, match="hides a site among others and takes at least 3, but only 2 take part"
+    ):
+        federate(clients=2, secure_sum=True)
+
+
+def test_statistics_of_batch_norm_are_refused(federate: Federate) -> None:
+    with pytest.raises(Exception, match="statistics of this network's batch norm would leave sites unmasked"):
+        federate(secure_sum=True, model="networks_of_users:normed")
+
+
+# ---------------------------------------------------------------- nothing of a single site
+
+
+def test_nothing_that_the_coordinator_has_contains_a_single_upload(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in messages nor in files: no weights, no steps, no measures of one site."""
+    grid = Watched(monkeypatch)
+    single: list[bytes] = []
+    sent: list[bytes] = []
+
+    def masked(reply: RecordDict, *arguments: Any) -> RecordDict:
+        for record in reply.array_records.values():
+            single.extend(array.numpy().tobytes()[:64] for array in record.values())
+        found = original(reply, *arguments)
+        single.append(np.asarray(grid.latest).astype(np.uint32).tobytes()[:64])
+        return found
+
+    def watch(site: int, message: Message, reply: Message) -> Message | None:
+        if message.metadata.message_type != "query.hello":
+            assert set(reply.content) == {"masked"}
+        for record in reply.content.values():
+            if isinstance(record, ArrayRecord):
+                sent.extend(array.data for array in record.values())
+            else:
+                sent.append(repr(dict(record)).encode())
+        return grid.watch(site, message, reply)
+
+    original = secure.masked
+    monkeypatch.setattr(secure, "masked", masked)
+    grid.interfere = watch
+    run = federate(grid=grid, rounds=2, secure_sum=True)
+    stored = [file.read_bytes() for file in run.folder.rglob("*") if file.is_file()]
+    stored.append(json.dumps(run.events, default=str).encode())
+    assert len(single) >= 3 * SITES * 2
+    for one in single:
+        assert not any(one in content for content in (*sent, *stored))
+
+
+# ---------------------------------------------------------------- with noise
+
+
+def test_the_noise_of_the_fewest_sites_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """z = 3 at ten sites, of which seven are the least: each has 3/√7, in units of the clips of its rows."""
+    settings = Settings.parse(
+        defaults() | {"dp-noise": 3.0, "dp-clip": 0.5, "dp-clip-rho": 0.1, "secure-sum": True}
+    )
+    monkeypatch.setattr(secure, "NORMAL", np.random.default_rng(1).standard_normal)
+    still = {"w": np.zeros((2, 10_000))}
+    total = sum(secure.steps_of(still, 1.0, settings, 10) for _ in range(7))
+    reach = max(4.0, 0.5 * (1 + 8 * 3 / math.sqrt(7)))
+    numbers = masks.from_narrow(masks.narrow(np.asarray(total)), 10, reach).reshape(2, -1)
+    assert numbers[0].std() == pytest.approx(3 * 0.5, rel=0.03)
+    assert numbers[1].std() == pytest.approx(3 * 0.1, rel=0.03)
+
+
+def test_both_together(federate: Federate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without draws it is the mean of clipped changes over all that were asked; with them ε is what z says."""
+    same = {"rounds": 2, "dp_noise": 5.0, "dp_clip": 0.05, "dp_clip_rho": 0.05, "clients": 4}
+    monkeypatch.setattr("strategies.rounds.stages.private.NORMAL", np.zeros)
+    monkeypatch.setattr(secure, "NORMAL", np.zeros)
+    plain, run = federate("plain", **same), federate("secure", **same, secure_sum=True)
+    assert torch.allclose(run.tensors["w"], plain.tensors["w"], atol=1e-6, rtol=0)
+    expected = [epsilon_of(math.sqrt(t) / 5, 1e-5) for t in (1, 2)]
+    assert [float(row["epsilon"]) for row in run.rows if row["epsilon"]] == pytest.approx(expected, abs=1e-6)
+
+
+def test_noise_comes_from_the_sites_alone(federate: Federate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(count: int) -> np.ndarray[Any, Any]:
+        raise AssertionError("the coordinator draws no noise")
+
+    monkeypatch.setattr("strategies.rounds.stages.private.NORMAL", never)
+    run = federate(rounds=1, dp_noise=5.0, secure_sum=True, eval_every=10)
+    moved = run.tensors["w"][0].double()
+    # 4 sites, 3 the least: σ² = 25·4/3, divided by 4
+    assert moved.std() == pytest.approx(5 * math.sqrt(4 / 3) / 4, rel=0.05)
