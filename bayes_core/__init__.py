@@ -1,5 +1,6 @@
 """The mathematics of fedbayes: torch, numpy and scikit-learn; no Flower, no files."""
 
+from bayes_core.adapters import low_rank
 from bayes_core.families import Family, Gaussian, Point, SpikeSlab, build_family
 from bayes_core.inference.recipe import Recipe
 from bayes_core.inference.update import ClientState, client_update
@@ -21,6 +22,7 @@ __all__ = [
     "choose_k",
     "client_update",
     "extrapolate",
+    "low_rank",
     "mean",
     "moments",
     "predictive",

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from bayes_core import low_rank
+
 WIDTH, ROWS = 8, 8
 
 
@@ -80,6 +82,12 @@ def half_frozen(inputs: tuple[int, ...], classes: int) -> nn.Module:
     """A chain of linear layers, of which the first is a fixed random projection."""
     first = nn.Linear(64, 16).requires_grad_(False)
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(16, classes))
+
+
+def adapted(inputs: tuple[int, ...], classes: int) -> nn.Module:
+    """A network as if it were trained, that learns in adapters of rank 2 and a head of its own."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, classes))
+    return low_rank(network, rank=2, learn=["3."])
 
 
 def another_frozen(inputs: tuple[int, ...], classes: int) -> nn.Module:

@@ -56,6 +56,19 @@ def test_a_frozen_backbone_costs_no_bytes(federate: Federate, monkeypatch: pytes
     assert int(run.rows[1]["bytes_up"]) // 4 == 2 * (4 * weights + HEADER)
 
 
+def test_low_rank_adapters_learn_and_are_all_that_is_sent(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    run = federate(model="networks_of_users:adapted", **LEARNS)
+    weights = 2 * (64 + 32) + 32 * 10 + 10
+    assert run.tensors["w"].shape == (2, weights)
+    assert int(run.rows[1]["bytes_up"]) // 4 == 2 * (4 * weights + HEADER)
+    assert float(run.rows[-1]["pm_accuracy"]) > 0.7
+    start = next(one for one in run.events if one["event"] == "start")
+    assert start["about"][0].endswith(f"{weights} Bayesian weights, 2,080 frozen.")
+
+
 LEARNS = {
     "rounds": 8,
     "local_steps": 10,
