@@ -30,6 +30,9 @@ CASES: dict[str, dict[str, Any]] = {
     "fixed noise": {**NUMBERS, "noise": 50.0},
     "batch norm": {"model": "device_networks:normed"},
     "dropout": {"model": "device_networks:dropped"},
+    "bfloat16": {"precision": "bfloat16"},
+    "bfloat16, weights alone": {"method": "fedavg", "precision": "bfloat16", "model": "device_networks:normed"},
+    "partly Bayesian": {"bayesian": "head"},
     "sampled": {"clients-per-round": 2},
     "adapt": {"validation-fraction": 0.2, "temperature-scaling": True},
 }
@@ -76,4 +79,4 @@ def test_the_steps_of_a_round_never_wait_for_the_device() -> None:
     found = printed("device_crossings.py")
     few, many = found.pop("waiting")
     assert len(many) == len(few) + 2 * 10  # two draws of ten more steps: the count sees what it should
-    assert len(found) == 10 and all(few == many for few, many in found.values())
+    assert len(found) == 14 and all(few == many for few, many in found.values())
