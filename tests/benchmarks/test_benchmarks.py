@@ -108,5 +108,7 @@ def test_without_data_the_others_run_and_a_sentence_says_what_was_left_out(
     assert frame.main() == 0
     said = capsys.readouterr().out
     assert "The server" in said and "embedded: to the first row" in said
-    left_out = "Left out: the rounds of clients that compute nothing of engine, round, bytes, for want of MNIST"
+    left_out = (
+        "Left out: the rounds of clients that compute nothing of engine, round, bytes, for want of MNIST"
+    )
     assert left_out in said

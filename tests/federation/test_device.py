@@ -31,7 +31,11 @@ CASES: dict[str, dict[str, Any]] = {
     "batch norm": {"model": "device_networks:normed"},
     "dropout": {"model": "device_networks:dropped"},
     "bfloat16": {"precision": "bfloat16"},
-    "bfloat16, weights alone": {"method": "fedavg", "precision": "bfloat16", "model": "device_networks:normed"},
+    "bfloat16, weights alone": {
+        "method": "fedavg",
+        "precision": "bfloat16",
+        "model": "device_networks:normed",
+    },
     "partly Bayesian": {"bayesian": "head"},
     "sampled": {"clients-per-round": 2},
     "adapt": {"validation-fraction": 0.2, "temperature-scaling": True},
