@@ -12,6 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from fedbayes.protocol import streams
+
 _setup_privateuseone_for_python_backend("npux")
 DEVICE = torch.device("npux", 0)
 COPIES = {"_to_copy", "copy_", "copy"}
@@ -32,6 +34,12 @@ class Generator(torch.Generator):
         _seeds.add(seed)
         super().manual_seed(seed)
         return self
+
+
+def stream(*words: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """A client's random stream (fedbayes.protocol.streams), of this device where it is asked for."""
+    kind = Generator if torch.device(device).type == "npux" else torch.Generator
+    return kind().manual_seed(streams.seed_of(*words))
 
 
 class StrictTensor(torch.Tensor):

@@ -54,12 +54,12 @@ def printed(script: str, *words: str | Path) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def runs(folder: Path, cases: dict[str, Any], *words: str) -> dict[str, Any]:
+def runs(folder: Path, cases: dict[str, Any], *words: str, script: str = "device_runs.py") -> dict[str, Any]:
     named = {
         name if name == "adapt" else str(number): settings
         for number, (name, settings) in enumerate(cases.items())
     }
-    found: dict[str, Any] = printed("device_runs.py", folder, json.dumps(named), *words)
+    found: dict[str, Any] = printed(script, folder, json.dumps(named), *words)
     return dict(zip(cases, found.values(), strict=True))
 
 
@@ -77,6 +77,23 @@ def test_the_figures_are_those_of_the_cpu(found: dict[str, Any], case: str) -> N
 def test_data_that_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:
     broken = runs(tmp_path, {"pfedbayes": {}, "fedavg": {"method": "fedavg"}}, "BREAK")
     assert all("npux:0 and cpu" in one["error"] for one in broken.values())
+
+
+IN_PYTHON = {"compile": False}  # the CPU's kernels in C round otherwise
+ON_WORKERS = {
+    "fedamp": CASES["fedamp"],
+    **{name: CASES[name] | IN_PYTHON for name in ("pfedbayes", "sparse clusters")},
+}
+
+
+def test_workers_of_the_embedded_engine_have_the_figures_of_the_cpu(tmp_path: Path) -> None:
+    found = runs(tmp_path, ON_WORKERS, script="device_engine.py")
+    assert found == {name: {"same": True, "warnings": [], "all on it": True} for name in ON_WORKERS}
+
+
+def test_a_worker_whose_data_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:
+    broken = runs(tmp_path, {"pfedbayes": IN_PYTHON}, "BREAK", script="device_engine.py")
+    assert "npux:0 and cpu" in broken["pfedbayes"]["error"]
 
 
 def test_the_steps_of_a_round_never_wait_for_the_device() -> None:

@@ -1,8 +1,8 @@
 """A grid over the actors of a Ray cluster that is already there.
 
 An actor (actor.py) does what a worker of this machine does. The app goes with it, so its node needs Python, fedbayes'
-dependencies and a view of the run's folder, where the clients' states are, and of the data. A node that dies costs the message that each
-of its actors was at; actors that are lost are replaced where, and when, the cluster has room.
+dependencies and a view of the run's folder, where the clients' states are, and of the data. A node that dies costs the
+message that each of its actors was at; actors that are lost are replaced where, and when, the cluster has room.
 """
 
 import logging
