@@ -87,7 +87,7 @@ def main() -> int:
         console.print(f"[dim]{name} …[/]")
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             try:
-                title, rows, duration = process.submit(perform, name, options).result()
+                done = process.submit(perform, name, options).result()
             except LeftOut as missing:
                 left_out.setdefault(str(missing), []).append(name)
                 continue
@@ -95,8 +95,12 @@ def main() -> int:
                 traceback.print_exc()
                 failed.append(name)
                 continue
-        console.print(table(f"{title} ({duration:.0f} s)", rows))
-        results[name] = {"title": title, "seconds": duration, "rows": [asdict(row) for row in rows]}
+        console.print(table(f"{done.title} ({done.seconds:.0f} s)", done.rows))
+        results[name] = {
+            "title": done.title, "seconds": done.seconds, "rows": [asdict(row) for row in done.rows]
+        }  # fmt: skip
+        if done.left_out:
+            left_out.setdefault(done.lacks, []).append(f"{done.left_out} of {name}")
         replace_file(file, json.dumps(report, indent=1).encode())  # after each: a long run may be cut short
 
     if results:

@@ -21,6 +21,8 @@ from server_app.events import parse
 
 TITLE = "The two engines: start, end, and rounds of ten clients that compute nothing"
 TAKES_MNIST = True
+ONLY_WITH_MNIST = "the rounds of clients that compute nothing"
+ENGINES = (EMBEDDED, FLOWER)
 CLIENTS, ROUNDS = 10, 20
 
 
@@ -38,29 +40,41 @@ class Timed:
 
 
 def run(options: Options) -> list[Measurement]:
-    commands: dict[str, list[Timed]] = {EMBEDDED: [], FLOWER: []}
+    return commands(options) + trivial_rounds(options)
+
+
+def run_without_mnist(options: Options) -> list[Measurement]:
+    return commands(options)
+
+
+def commands(options: Options) -> list[Measurement]:
+    """Start, rounds and end of the command, on the digits, which are always there."""
+    taken: dict[str, list[Timed]] = {engine: [] for engine in ENGINES}
     for _ in range(5 if options.full else 2):  # in turn
-        for engine, timed in commands.items():
+        for engine, timed in taken.items():
             timed.append(command(engine))
     rows = []
     for part, title in (
         ("first", "to the first row"), ("rounds", f"{ROUNDS} rounds"), ("last", "after them"), ("whole", "in all")
     ):  # fmt: skip
-        values = {engine: min(getattr(one, part) for one in timed) for engine, timed in commands.items()}
+        values = {engine: min(getattr(one, part) for one in timed) for engine, timed in taken.items()}
         for engine, value in values.items():
             rows.append(Measurement(f"{engine}: {title}", value, "s", {"÷ flower": value / values[FLOWER]}))
-    rounds = {
-        engine: statistics.median(
-            watch(
-                options, CLIENTS, 60 if options.full else 20, engine, method="benchmarks.trivial"
-            ).round_times()
-        )
-        for engine in commands
-    }
-    for engine, seconds in rounds.items():
-        name = f"{engine}: a round of {CLIENTS} clients that compute nothing"
-        rows.append(Measurement(name, 1e3 * seconds, "ms", {"÷ flower": seconds / rounds[FLOWER]}))
     return rows
+
+
+def trivial_rounds(options: Options) -> list[Measurement]:
+    """Rounds of clients that send back what they received."""
+    count, method = 60 if options.full else 20, "benchmarks.trivial"
+    rounds = {
+        engine: statistics.median(watch(options, CLIENTS, count, engine, method=method).round_times())
+        for engine in ENGINES
+    }
+    title = f"a round of {CLIENTS} clients that compute nothing"
+    return [
+        Measurement(f"{engine}: {title}", 1e3 * seconds, "ms", {"÷ flower": seconds / rounds[FLOWER]})
+        for engine, seconds in rounds.items()
+    ]
 
 
 def command(engine: str) -> Timed:

@@ -1,9 +1,9 @@
 """A round of simulation against its ideal: the clients' own compute, shared out evenly among the cores.
 
 The run is that of `fedbayes run`, watched from outside, ten clients with MNIST medium and R = 20, on the embedded
-engine; with --full on Flower's own too. The clients' own compute is what `train` takes, for the same clients in
-processes that do nothing else, one on each core, before and after the run because machines change their pace; processor
-time, which is the wall time of a quiet core. The evaluation of all clients that ends the run is shown apart.
+engine and then on Flower's own. The clients' own compute is what `train` takes, for the same clients in processes that
+do nothing else, one on each core, before and after each run because machines change their pace; processor time, which
+is the wall time of a quiet core. The evaluation of all clients that ends the run is shown apart.
 """
 
 import multiprocessing
@@ -38,11 +38,12 @@ CLIENTS = 10
 def run(options: Options) -> list[Measurement]:
     rows = []
     for personal_steps in (1, 5):
-        rounds = 100 if options.full else 40
-        for engine in (EMBEDDED, FLOWER) if options.full else (EMBEDDED,):
-            parts = on_all_cores(options, personal_steps)
+        after = on_all_cores(options, personal_steps)
+        for engine, rounds in (EMBEDDED, 100 if options.full else 40), (FLOWER, 100 if options.full else 20):
+            before = after
             watched = watch(options, CLIENTS, rounds, engine, size="medium", personal_steps=personal_steps)
-            parts += on_all_cores(options, personal_steps)
+            after = on_all_cores(options, personal_steps)
+            parts = before + after
             mean = {name: statistics.mean(part[name] for part in parts) for name in parts[0]}
             rows += compare(
                 watched, mean, f"{engine}, {personal_steps} personal step{'s' * (personal_steps > 1)}"

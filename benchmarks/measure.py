@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +31,17 @@ class Measurement:
     unit: str
     ratios: Mapping[str, float] = field(default_factory=dict)  # column title → ratio
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Performed:
+    """A benchmark that has run; where it could not run whole, what is left out and what that takes."""
+
+    title: str
+    rows: Sequence[Measurement]
+    seconds: float
+    left_out: str = ""
+    lacks: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,14 +85,20 @@ def seconds(
     return (clock() - start) / times
 
 
-def perform(name: str, options: Options) -> tuple[str, list[Measurement], float]:
-    """One benchmark: its title, its rows, and the seconds it took. Called in a process of its own."""
+def perform(name: str, options: Options) -> Performed:
+    """One benchmark, in a process of its own. One that takes MNIST may do a part of its work without it."""
     start = time.perf_counter()
     module = import_module(f"benchmarks.{PREFIX}{name}")
+    work, left_out, lacks = module.run, "", ""
     if getattr(module, "TAKES_MNIST", False):
-        require_mnist(options.data_dir)
-    rows = module.run(options)
-    return module.TITLE, rows, time.perf_counter() - start
+        try:
+            require_mnist(options.data_dir)
+        except LeftOut as missing:
+            if not hasattr(module, "run_without_mnist"):
+                raise
+            work, left_out, lacks = module.run_without_mnist, module.ONLY_WITH_MNIST, str(missing)
+    rows = work(options)
+    return Performed(module.TITLE, rows, time.perf_counter() - start, left_out, lacks)
 
 
 def require_mnist(folder: Path) -> None:

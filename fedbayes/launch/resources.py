@@ -33,6 +33,14 @@ def room(device: int, share: float) -> int:
     return max(1, int(torch.cuda.get_device_properties(device).total_memory // MEMORY_OF_A_WORKER))
 
 
+def room_on_named(settings: Settings, devices: int) -> int | None:
+    """How many workers `device=cuda:N` has room for; None without such a device, whose client will say so itself."""
+    kind, _, number = settings.device.partition(":")
+    if kind != "cuda" or not number.isdecimal() or int(number) >= devices:
+        return None
+    return room(int(number), settings.gpu_share)
+
+
 def devices_of_workers(settings: Settings, clients: int) -> list[str]:
     """One entry for each worker of the embedded engine: the GPU that it alone sees, or "" for all there are.
 
@@ -41,7 +49,7 @@ def devices_of_workers(settings: Settings, clients: int) -> list[str]:
     workers = max(1, min(cpus() // settings.threads, clients))
     devices = gpus(settings)
     if devices == 0 or settings.device.startswith("cuda:"):
-        return [""] * workers
+        return [""] * min(workers, room_on_named(settings, devices) or workers)
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     visible = named.split(",")[:devices] if named else [str(device) for device in range(devices)]
     share = min(
@@ -64,7 +72,10 @@ def client_resources(settings: Settings, clients: int) -> tuple[dict[str, int | 
     if devices == 0:
         return config, {}
     if settings.device.startswith("cuda:"):
-        # Ray would show each worker its own GPU as cuda:0, and cuda:1 would not exist there.
+        # Ray would show each worker its own GPU as cuda:0, and cuda:1 would not exist there. So it is told of no GPU,
+        # and of no more CPUs than there is room on this one.
+        workers = min(total // settings.threads, room_on_named(settings, devices) or total)
+        config["init-args-num-cpus"] = workers * settings.threads
         return config, {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
     # 64 cores and one GPU must not become 64 contexts on it.
     rooms = (room(device, settings.gpu_share) for device in range(devices))

@@ -12,8 +12,9 @@ from rich.console import Console
 from torch import nn
 
 from benchmarks import __main__ as frame
-from benchmarks import bench_bytes, bench_server
+from benchmarks import bench_bytes, bench_engine, bench_server
 from benchmarks.__main__ import machine, names, table
+from benchmarks.bench_engine import Timed
 from benchmarks.measure import PREFIX, Measurement, Options
 from benchmarks.watch import Look, Watched
 from client_app.data import DataError, sources
@@ -101,8 +102,13 @@ def test_without_data_the_others_run_and_a_sentence_says_what_was_left_out(
     monkeypatch.setattr(frame, "ProcessPoolExecutor", Now)
     monkeypatch.setattr(sources, "read_pool", nothing)
     monkeypatch.setattr(bench_server, "run", lambda options: [Measurement("a", 1.0, "ms")])
-    words = ["--only", "server,round,bytes", "--out-dir", str(tmp_path), "--data-dir", "nowhere"]
+    monkeypatch.setattr(bench_engine, "command", lambda engine: Timed(1.0, 2.0, 3.0))
+    words = ["--only", "server,engine,round,bytes", "--out-dir", str(tmp_path), "--data-dir", "nowhere"]
     monkeypatch.setattr("sys.argv", ["benchmarks", *words])
     assert frame.main() == 0
     said = capsys.readouterr().out
-    assert "The server" in said and "Left out: round, bytes, for want of MNIST" in said
+    assert "The server" in said and "embedded: to the first row" in said
+    left_out = (
+        "Left out: the rounds of clients that compute nothing of engine, round, bytes, for want of MNIST"
+    )
+    assert left_out in said

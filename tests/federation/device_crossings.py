@@ -16,11 +16,13 @@ from bayes_core import ClientState, Gaussian, Recipe, SpikeSlab, client_update
 from bayes_core.families import Family
 from bayes_core.flat import flatten
 from bayes_core.inference.plain import Proximal, Weights, train_weights
+from bayes_core.networks import in_bfloat16
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import defaults
 
 N, SHAPE = 40, (1, 8, 8)
 CHAIN: Callable[[], nn.Module] = lambda: build("dnn", SHAPE, 10, 1)  # noqa: E731
+HALF: Callable[[], nn.Module] = lambda: in_bfloat16(CHAIN())  # noqa: E731
 NORMED: Callable[[], nn.Module] = lambda: normed(SHAPE, 10)  # noqa: E731
 
 
@@ -53,8 +55,10 @@ CASES: dict[str, Callable[[int], None]] = {
         "gaussian": lambda steps, by=optimizer: bayesian(CHAIN, Gaussian(), by, steps),
         "spike and slab": lambda steps, by=optimizer: bayesian(CHAIN, SpikeSlab(), by, steps),
         "gaussian, batch norm": lambda steps, by=optimizer: bayesian(NORMED, Gaussian(), by, steps),
+        "gaussian, bfloat16": lambda steps, by=optimizer: bayesian(HALF, Gaussian(), by, steps),
         "plain": lambda steps, by=optimizer: plain(CHAIN, by, steps),
         "plain, batch norm": lambda steps, by=optimizer: plain(NORMED, by, steps),
+        "plain, bfloat16": lambda steps, by=optimizer: plain(HALF, by, steps),
     }.items()
 } | {"waiting": lambda steps: bayesian(lambda: Waiting(SHAPE, 10), Gaussian(), "adam", steps)}
 

@@ -21,7 +21,6 @@ from client_app.data import load
 from fedbayes.model import finished as finished_room
 from fedbayes.model.adapt import adapt
 from fedbayes.model.finished import Finished
-from fedbayes.protocol import streams
 from fedbayes.protocol.settings import Settings, defaults
 from server_app import app as server
 from strategies.rounds import exchange, roster
@@ -31,11 +30,6 @@ torch.set_num_threads(1)
 roster.SETTLE = 0.0
 gp_tree.STARTS = 5
 exchange.time = Clock()  # type: ignore[assignment]
-
-
-def stream(*words: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    kind = strict_device.Generator if torch.device(device).type == "npux" else torch.Generator
-    return kind().manual_seed(streams.seed_of(*words))
 
 
 reads: list[Path] = []  # of states from the disk that hold something (FedAvg's do not)
@@ -51,7 +45,7 @@ store.read = read
 
 
 def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> Outcome:
-    method.stream = stream
+    method.stream = strict_device.stream
     site.find_device = finished_room.find_device = lambda wanted: device
     site.forget()
     config = (

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from fedbayes.protocol.columns import MEASURED
 from server_app.stored import load_checkpoint, read_config, read_rows
 
 SMALL = {"rounds": 4, "eval-every": 2, "local-steps": 3, "eval-samples": 3, "batch-size": 10, "size": "4+4"}
@@ -29,9 +28,8 @@ class Outcome:
 
     @property
     def metrics(self) -> list[tuple[str, ...]]:
-        """What two runs of one seed must share: every column but the time."""
-        names = ("round", *MEASURED, "clients_ok", "clients_failed", "bytes_up", "bytes_down")
-        return [tuple(row[name] for name in names) for row in self.rows]
+        """What two runs of one seed must share: every column but the time, a method's own included."""
+        return [tuple(cell for name, cell in row.items() if name != "seconds") for row in self.rows]
 
     @property
     def state(self) -> str:

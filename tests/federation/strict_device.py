@@ -12,6 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from fedbayes.protocol import streams
+
 _setup_privateuseone_for_python_backend("npux")
 DEVICE = torch.device("npux", 0)
 COPIES = {"_to_copy", "copy_", "copy"}
@@ -32,6 +34,12 @@ class Generator(torch.Generator):
         _seeds.add(seed)
         super().manual_seed(seed)
         return self
+
+
+def stream(*words: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """A client's random stream (fedbayes.protocol.streams), of this device where it is asked for."""
+    kind = Generator if torch.device(device).type == "npux" else torch.Generator
+    return kind().manual_seed(streams.seed_of(*words))
 
 
 class StrictTensor(torch.Tensor):
@@ -132,3 +140,30 @@ def _tensor_on(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> torc
 
 
 torch.tensor = _tensor_on
+
+
+# What torch.autocast asks of a device, and what the CPU's does: these operations in bfloat16, all others as they are.
+IN_BFLOAT16 = ("addmm", "baddbmm", "bmm", "conv1d", "conv2d", "conv3d", "linear", "matmul", "mm")
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_others = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+_those = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
+
+
+def _in_bfloat16(name: str) -> Callable[..., Any]:
+    function = getattr(torch.ops.aten, name).default
+
+    def lowered(one: Any) -> Any:
+        full = isinstance(one, torch.Tensor) and one.dtype == torch.float32
+        return one.to(torch.bfloat16) if full else one
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            return function(*_each(args, lowered), **_each(kwargs, lowered))
+
+    return call
+
+
+_others.fallback(torch.library.fallthrough_kernel)
+for _name in IN_BFLOAT16:
+    _those.impl(_name, _in_bfloat16(_name))
+torch.npux.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedbayes.launch.engine import cluster
+from fedbayes.launch.engine.actor import Actor
 from fedbayes.launch.flower import free_port
 from fedbayes.protocol.settings import Settings, defaults
 
@@ -32,12 +34,14 @@ class Cluster:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def start(self, *words: str) -> None:
+    def start(self, *words: str, **environment: str) -> None:
         command = [Path(sys.executable).with_name("ray"), "start", *words, "--num-cpus=1", "--block"]
         log = self.folder / f"node{len(self.nodes)}.log"
         with log.open("wb") as out:
             self.nodes.append(
-                subprocess.Popen(command, stdout=out, stderr=out, env=ENVIRONMENT, start_new_session=True)
+                subprocess.Popen(
+                    command, stdout=out, stderr=out, env=ENVIRONMENT | environment, start_new_session=True
+                )
             )
         deadline = time.monotonic() + PATIENCE
         while "Ray runtime started" not in log.read_text():
@@ -142,19 +146,96 @@ def test_where_there_is_no_cluster_it_is_said(tmp_path: Path) -> None:
     assert done.returncode == 1 and f"There is no Ray cluster at {address}" in done.stderr, done.stderr
 
 
-def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.deployment
+def test_the_cluster_of_this_machine(nodes: Cluster, tmp_path: Path) -> None:
+    """`--address auto`, which is what is meant without one."""
+    done = subprocess.run(
+        command(tmp_path, "run", "rounds=1", "--engine", "ray", "--address", "auto", "--clients", "3"),
+        env={**ENVIRONMENT, "RAY_ADDRESS": nodes.address}, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(rows(tmp_path / "run")) == 2
+
+
+@pytest.mark.deployment
+def test_a_live_node_that_does_not_see_the_folder_is_named(nodes: Cluster, tmp_path: Path) -> None:
+    """A path that is the command's own folder for the command, and another one for every other process."""
+    folder = Path("/proc/self/cwd/runs")
+    done = subprocess.run(
+        command(folder, "run", "rounds=1", "--engine", "ray", "--address", nodes.address),
+        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    assert f"of the cluster does not see the folder {folder}; out-dir must be on a path" in done.stderr
+
+
+@pytest.mark.deployment
+def test_a_node_without_a_package_is_named(nodes: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
+    )
+    path = os.pathsep.join((str(tmp_path), ENVIRONMENT["PYTHONPATH"]))
+    nodes.start(f"--address={nodes.address}", PYTHONPATH=path)
+    try:
+        done = subprocess.run(
+            command(tmp_path / "out", "run", "--engine", "ray", "--address", nodes.address),
+            env=ENVIRONMENT, capture_output=True, text=True, timeout=cluster.PATIENCE / 2,
+        )  # fmt: skip
+    finally:
+        nodes.kill(-1)
+    assert done.returncode == 1, done.stdout
+    assert re.search(
+        r"The node [\d.]+ of the cluster lacks the package torch; fedbayes' dependencies", done.stderr
+    )
+
+
+def test_what_a_node_says_of_what_it_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.7")
-    config = defaults() | {"run-name": "run", "out-dir": str(tmp_path)}
-    actor = cluster.Actor(config, 3, "token")
-    folder = cluster.bundle(Settings.parse(config))
-    assert "10.0.0.7" in actor.problem() and str(tmp_path) in actor.problem()
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    words = {"run-name": "run", "out-dir": str(out), "data-dir": str(data), "dataset": "mnist"}
+    settings = Settings.parse(defaults() | words)
+    actor = Actor(cluster.post_of(settings, 3, "token"))
+    folder = cluster.bundle(settings)
+    assert "10.0.0.7" in actor.problem() and str(out) in actor.problem()
     folder.mkdir(parents=True)
     (folder / cluster.TOKEN).write_text("of another run")
     assert "share" in actor.problem()
     (folder / cluster.TOKEN).write_text("token")
     assert actor.problem() == ""
+    data.rmdir()
+    assert f"10.0.0.7 of the cluster does not see {data}; data must be on a path" in actor.problem()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "found"),
+    [
+        ("digits", []),
+        ("mnist", ["data"]),
+        ("package.module:function", ["data"]),
+        ("{}/a.npz,{}/b.npz", ["a.npz", "b.npz"]),
+        ("{}/nowhere.npz", []),  # the clients themselves will say so
+    ],
+)
+def test_which_data_nodes_must_see(tmp_path: Path, dataset: str, found: list[str]) -> None:
+    for name in ("data", "a.npz", "b.npz"):
+        (tmp_path / name).touch()
+    words = {"dataset": dataset.replace("{}", str(tmp_path)), "data-dir": str(tmp_path / "data")}
+    seen = cluster.data_of(Settings.parse(defaults() | words))
+    assert seen == tuple(str(tmp_path / name) for name in found)
+
+
+def test_an_actor_is_there_before_any_package() -> None:
+    """Else a node that lacks one could not say so."""
+    code = (
+        "import sys; before = set(sys.modules); import fedbayes.launch.engine.actor; "
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names); "
+        "assert new <= {'fedbayes'}, new"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,13 @@ CASES: dict[str, dict[str, Any]] = {
     "fixed noise": {**NUMBERS, "noise": 50.0},
     "batch norm": {"model": "device_networks:normed"},
     "dropout": {"model": "device_networks:dropped"},
+    "bfloat16": {"precision": "bfloat16"},
+    "bfloat16, weights alone": {
+        "method": "fedavg",
+        "precision": "bfloat16",
+        "model": "device_networks:normed",
+    },
+    "partly Bayesian": {"bayesian": "head"},
     "sampled": {"clients-per-round": 2},
     "adapt": {"validation-fraction": 0.2, "temperature-scaling": True},
 }
@@ -47,12 +54,12 @@ def printed(script: str, *words: str | Path) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def runs(folder: Path, cases: dict[str, Any], *words: str) -> dict[str, Any]:
+def runs(folder: Path, cases: dict[str, Any], *words: str, script: str = "device_runs.py") -> dict[str, Any]:
     named = {
         name if name == "adapt" else str(number): settings
         for number, (name, settings) in enumerate(cases.items())
     }
-    found: dict[str, Any] = printed("device_runs.py", folder, json.dumps(named), *words)
+    found: dict[str, Any] = printed(script, folder, json.dumps(named), *words)
     return dict(zip(cases, found.values(), strict=True))
 
 
@@ -72,8 +79,25 @@ def test_data_that_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:
     assert all("npux:0 and cpu" in one["error"] for one in broken.values())
 
 
+IN_PYTHON = {"compile": False}  # the CPU's kernels in C round otherwise
+ON_WORKERS = {
+    "fedamp": CASES["fedamp"],
+    **{name: CASES[name] | IN_PYTHON for name in ("pfedbayes", "sparse clusters")},
+}
+
+
+def test_workers_of_the_embedded_engine_have_the_figures_of_the_cpu(tmp_path: Path) -> None:
+    found = runs(tmp_path, ON_WORKERS, script="device_engine.py")
+    assert found == {name: {"same": True, "warnings": [], "all on it": True} for name in ON_WORKERS}
+
+
+def test_a_worker_whose_data_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:
+    broken = runs(tmp_path, {"pfedbayes": IN_PYTHON}, "BREAK", script="device_engine.py")
+    assert "npux:0 and cpu" in broken["pfedbayes"]["error"]
+
+
 def test_the_steps_of_a_round_never_wait_for_the_device() -> None:
     found = printed("device_crossings.py")
     few, many = found.pop("waiting")
     assert len(many) == len(few) + 2 * 10  # two draws of ten more steps: the count sees what it should
-    assert len(found) == 10 and all(few == many for few, many in found.values())
+    assert len(found) == 14 and all(few == many for few, many in found.values())

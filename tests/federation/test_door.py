@@ -207,16 +207,19 @@ print(result.settings["model"], len(result.rounds))
 
 def test_a_plain_script_leaves_nothing_else(work: Path, tmp_path: Path) -> None:
     (work / "script.py").write_text(SCRIPT)
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    places = {name: tmp_path / name.lower() for name in ("TMPDIR", "HOME", "XDG_CACHE_HOME")}
+    for place in places.values():
+        place.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+    environment |= {"PYTHONPATH": str(ROOT), **{name: str(place) for name, place in places.items()}}
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=work, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "object:net 3\n" and done.stderr == ""
     assert sorted(path.name for path in work.iterdir()) == ["here", "script.py"]
-    assert list(temporary.iterdir()) == []
+    left = {name: [path.name for path in place.iterdir()] for name, place in places.items()}
+    assert left == {"TMPDIR": [], "HOME": [], "XDG_CACHE_HOME": ["fedbayes"]}
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # ended meanwhile, or somebody else's
             assert process.pid == os.getpid() or process.cwd() != str(work)

@@ -160,11 +160,12 @@ def command(*words: str) -> list[str]:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """started(name, rounds) is the command after its third row."""
+    """started(name, rounds, **settings) is the command after its third row."""
     running: list[subprocess.Popen[str]] = []
 
-    def start(name: str, rounds: int) -> subprocess.Popen[str]:
-        words = [f"{key}={value}" for key, value in (SMALL | {"rounds": rounds, "run-name": name}).items()]
+    def start(name: str, rounds: int, **settings: Any) -> subprocess.Popen[str]:
+        given = SMALL | {"rounds": rounds, "run-name": name} | settings
+        words = [f"{key}={value}" for key, value in given.items()]
         process = subprocess.Popen(
             command(*words, "--clients=4"),
             cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
@@ -183,10 +184,23 @@ def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.wait()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "pfedbayes"},
+        {"method": "sfedbayes"},
+        {"method": "cfedbayes", "layout": "rotated", "clusters": 2},
+        {"method": "fedamp"},  # whose uploads are held until the step
+    ],
+    ids=lambda settings: settings["method"],
+)
 def test_killed_and_resumed_it_ends_like_an_undisturbed_one(
-    federate: Federate, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    federate: Federate,
+    started: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    settings: dict[str, Any],
 ) -> None:
-    first = started("run", rounds=300)
+    first = started("run", rounds=300, **settings)
     processes = psutil.Process(first.pid).children(recursive=True)
     first.send_signal(signal.SIGKILL)
     first.communicate()
@@ -198,10 +212,10 @@ def test_killed_and_resumed_it_ends_like_an_undisturbed_one(
     )  # fmt: skip
     assert again.returncode == 0, again.stdout + again.stderr
     resumed = Outcome(tmp_path / "runs" / "run")
-    undisturbed = federate("undisturbed", rounds=done + 3)
+    undisturbed = federate("undisturbed", rounds=done + 3, **settings)
     assert resumed.metrics == undisturbed.metrics and resumed.state == "finished"
     names = {path.name for path in resumed.folder.iterdir() if path.name != ".writer.lock"}
-    assert names == {
+    assert names - {"clusters.json"} == {
         "checkpoint.safetensors", "clients.csv", "config.json", "evaluations.jsonl", "log.txt", "report.html",
         "rounds.csv",
     }  # fmt: skip

@@ -1,8 +1,8 @@
 """A grid over the actors of a Ray cluster that is already there.
 
-An actor does what a worker of this machine does (worker.py). The app goes with it, so its node needs Python, fedbayes'
-dependencies and a view of the run's folder, where the clients' states are. A node that dies costs the message that each
-of its actors was at; actors that are lost are replaced where, and when, the cluster has room.
+An actor (actor.py) does what a worker of this machine does. The app goes with it, so its node needs Python, fedbayes'
+dependencies and a view of the run's folder, where the clients' states are, and of the data. A node that dies costs the
+message that each of its actors was at; actors that are lost are replaced where, and when, the cluster has room.
 """
 
 import logging
@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
+from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from fedbayes.launch.app_bundle import assemble
+from fedbayes.launch.engine.actor import Actor, Post
 from fedbayes.launch.engine.pool import CRASHED, Pool
-from fedbayes.launch.engine.worker import answer
 from fedbayes.launch.plan import further_defaults
 from fedbayes.protocol.settings import Settings
 from strategies import StrategyError
 
 BUNDLE = ".cluster"  # in the run folder: the app as it is sent to the nodes, and a token
 TOKEN = "token"
+BUILT_IN = ("digits", "diabetes")  # data sets that come with scikit-learn
 ABREAST = 2  # messages of one actor under way
 PER_GPU = 8  # actors on one GPU, unless gpu-share says otherwise
 ANSWER = 10.0  # seconds for a cluster's address to answer
@@ -37,46 +38,6 @@ LOOK = 2.0  # seconds between looks at whether there is room for more actors
 PATIENCE = 300.0  # seconds without any actor until the run ends
 LOST = "the node of the cluster that served it was lost"
 Promise = Any  # of Ray: what an actor will give back
-
-
-class Actor:
-    """A worker of the cluster."""
-
-    def __init__(self, config: Mapping[str, Any], clients: int, token: str) -> None:
-        self._settings, self._clients, self._token = Settings.parse(config), clients, token
-
-    def problem(self) -> str:
-        """Why clients cannot be served here, in words; nothing if they can."""
-        import ray
-
-        here = f"The node {ray.util.get_node_ip_address()} of the cluster"  # type: ignore[no-untyped-call]
-        try:
-            seen = (bundle(self._settings) / TOKEN).read_text("utf-8")
-        except OSError:
-            seen = ""
-        if seen != self._token:
-            return (
-                f"{here} does not see the folder {self._settings.out_dir}; out-dir must be on a path that all nodes "
-                "share."
-            )
-        try:
-            import torch
-
-            import client_app.app  # noqa: F401
-        except ImportError as error:
-            return f"{here} cannot run clients: {error}."
-        torch.set_num_threads(self._settings.threads)
-        return ""
-
-    def answer(
-        self, metadata: Metadata, others: Mapping[str, Any], names: list[str], *arrays: ArrayRecord
-    ) -> tuple[Metadata, Error | None, dict[str, Any], float]:
-        """The reply in parts, since Flower's messages as such cannot be pickled; and the seconds that it took."""
-        began, content = time.monotonic(), {**others, **dict(zip(names, arrays, strict=True))}
-        reply = answer(Message(RecordDict(content), metadata=metadata), self._clients)  # type: ignore[call-overload]
-        failed = reply.has_error()
-        said = (reply.error, {}) if failed else (None, dict(reply.content))
-        return reply.metadata, *said, time.monotonic() - began
 
 
 @dataclass
@@ -111,9 +72,8 @@ class ClusterGrid(Pool):
         _connect(address, _bundled(self._settings, token))
         needs = _needs(self._settings, self._ray.cluster_resources())
         self._needs = {"CPU": needs["num_cpus"]} | ({"GPU": needs["num_gpus"]} if "num_gpus" in needs else {})
-        self._make: Callable[[], Any] = partial(
-            self._ray.remote(Actor).options(**needs).remote, dict(config), clients, token
-        )
+        post = post_of(self._settings, clients, token)
+        self._make: Callable[[], Any] = partial(self._ray.remote(Actor).options(**needs).remote, post)
         self._put: dict[int, Put] = {}  # by the id of the record
         self._seats: list[Seat] = []
         self._count = 0
@@ -231,6 +191,20 @@ class ClusterGrid(Pool):
 
 def bundle(settings: Settings) -> Path:
     return Path(settings.out_dir) / settings.run_name / BUNDLE
+
+
+def post_of(settings: Settings, clients: int, token: str) -> Post:
+    file = bundle(settings) / TOKEN
+    return Post(clients, settings.threads, settings.out_dir, str(file), token, data_of(settings))
+
+
+def data_of(settings: Settings) -> tuple[str, ...]:
+    """What nodes must see to have the data: files of one's own, or data-dir, as far as they are there."""
+    names = settings.dataset.split(",")
+    places = [
+        name if Path(name).is_absolute() else settings.data_dir for name in names if name not in BUILT_IN
+    ]
+    return tuple(place for place in dict.fromkeys(places) if Path(place).exists())
 
 
 def _bundled(settings: Settings, token: str) -> Path:

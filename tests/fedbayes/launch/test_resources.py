@@ -8,6 +8,8 @@ import pytest
 from fedbayes.launch import resources
 from fedbayes.protocol.settings import Settings, defaults
 
+NOSET = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+
 
 def pretend(monkeypatch: pytest.MonkeyPatch, machine: tuple[int, int]) -> None:
     """A machine with so many CPUs and so many GPUs of 16 GiB."""
@@ -33,8 +35,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch, machine: tuple[int, int]) -> None:
         ((64, 1), 100, {"gpu-share": 0.5}, (1, 64, 0.5, 1), {}),
         ((64, 1), 100, {"gpu-share": 0.02}, (1, 64, 0.02, 1), {}),
         ((8, 2), 10, {"device": "cpu"}, (1, 8, None, None), {}),
-        ((8, 2), 10, {"device": "cuda:1"}, (1, 8, None, None),
-         {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}),
+        ((64, 2), 100, {"device": "cuda:1"}, (1, 8, None, None), NOSET),  # all on one of 16 GiB
+        ((64, 2), 100, {"device": "cuda:1", "gpu-share": 0.5, "threads": 2}, (2, 4, None, None), NOSET),
+        ((8, 2), 10, {"device": "cuda:7"}, (1, 8, None, None), NOSET),  # which clients will miss
     ],
 )  # fmt: skip
 def test_resources(
@@ -69,7 +72,9 @@ def test_resources(
         ((64, 2), 100, {"gpu-share": 1}, None, ["0", "1"]),
         ((64, 1), 100, {"gpu-share": 0.1}, None, ["0"] * 10),
         ((8, 2), 10, {"device": "cpu"}, None, [""] * 8),
-        ((8, 2), 10, {"device": "cuda:1"}, None, [""] * 8),
+        ((64, 2), 100, {"device": "cuda:1"}, None, [""] * 8),
+        ((64, 2), 100, {"device": "cuda:1", "gpu-share": 0.5, "threads": 2}, None, [""] * 2),
+        ((8, 2), 10, {"device": "cuda:7"}, None, [""] * 8),
     ],
 )
 def test_the_workers_of_the_embedded_engine(
