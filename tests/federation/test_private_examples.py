@@ -264,6 +264,35 @@ def test_what_cannot_be_combined_is_refused(given: dict[str, str], words: str) -
         checked(settings)
 
 
+def test_a_site_tells_nothing_of_data_that_it_refuses(federate: Federate, tmp_path: Path) -> None:
+    """A scale made of all examples: the sums for it stay where they are."""
+    told: set[str] = set()
+
+    def look(number: int, message: Message, reply: Message) -> Message:
+        told.update(reply.content["hello"])
+        return reply
+
+    grid = sites(tmp_path / "far")
+    grid.interfere = look
+    with pytest.raises(
+        Exception, match="dp-example-noise=1: scale=pooled brings inputs to a scale made of all"
+    ):
+        federate(dataset="diabetes", layout="iid", size="20+10", dp_example_noise=1.0, grid=grid)
+    assert told == {"site", "error"}
+    forget()
+    given = {"scale": "none", "dp_example_noise": 1.0}
+    run = federate(
+        "alone",
+        rounds=1,
+        dataset="diabetes",
+        layout="iid",
+        size="20+10",
+        **given,
+        grid=sites(tmp_path / "far"),
+    )
+    assert run.rows[-1]["epsilon_examples"]
+
+
 def test_networks_that_mix_examples_or_share_buffers_are_refused() -> None:
     settings = Settings.parse(defaults() | {"dp-example-noise": 1.0})
     with pytest.raises(SettingsError, match="batch norm mixes the examples of a batch"):
