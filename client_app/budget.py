@@ -2,7 +2,8 @@
 
 The ledger lies on the site's own disk, STATE/.privacy-SITE.json: it belongs to the site and not to a run, and changed
 data do not begin it anew. It is written before the result of noised steps leaves: a crash between costs budget, never
-privacy. A simulation, whose clients are nobody, has one for each run and client instead.
+privacy. A simulation, whose clients are nobody, has one for each run and client instead. Nothing else knows of it: a
+site that is given another folder or another name begins a new one.
 
 A round that is asked for again with the same w, after a crash or too few answers, gets the same upload again: that is
 one release. Anything else is trained and counted anew.
