@@ -10,6 +10,7 @@ from bayes_core.flat import statistics_of
 from bayes_core.inference.private import Mechanism, Uniform, system_uniform
 from bayes_core.privacy import Normal, system_normal
 from client_app.data import ClientData
+from client_app.data.tables.table import Table
 from fedbayes.protocol.settings import Settings, SettingsError
 from fedbayes.protocol.tables import BOOLEAN, CATEGORY
 
@@ -55,14 +56,19 @@ def require_private_data(data: ClientData, settings: Settings) -> None:
             f"scale={settings.scale} brings {what} to a scale made of all examples, and one would move all; bring "
             "them to one that is known without these data, and take scale=none.",
         )
-    for column in data.tables[0].columns if data.tables else ():
+    if data.tables:
+        _require_private_table(data.tables[0], settings)
+
+
+def _require_private_table(table: Table, settings: Settings) -> None:
+    for column in table.columns:
         if column.absent.any():
             _refuse(
                 settings,
                 f'what stands for missing values of the column "{column.name}" is made of all examples; fill them '
                 "with what is known without these data.",
             )
-        if column.kind in (BOOLEAN, CATEGORY) and column.name not in data.tables[0].reading.categories:
+        if column.kind in (BOOLEAN, CATEGORY) and column.name not in table.reading.categories:
             _refuse(
                 settings,
                 f'which words the column "{column.name}" has, and how often, is told of all examples; name them, '
