@@ -76,6 +76,28 @@ def test_the_personal_model_does_not_reach_the_upload(
     assert float(run.rows[-1]["pm_accuracy"]) != float(run.rows[-1]["gm_accuracy"])
 
 
+def test_a_personal_model_that_diverges_is_nobodys_business(
+    federate: Federate, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no noise, and what leaves is not made of it: the upload leaves, and the site keeps the model before."""
+    from client_app.store import read
+
+    far = tmp_path / "far"
+    run = federate(
+        rounds=1,
+        dp_example_noise=NOISE,
+        **TEN,
+        optimizer="sgd",
+        lr_personal=1e38,
+        personal_steps=3,
+        grid=sites(far),
+    )
+    assert run.rows[-1]["clients_failed"] == "0" and not run.said("warning")
+    _, tensors = read(next((far / "disk-0").rglob("personal.safetensors")))
+    assert bool(tensors["q"].isfinite().all()) and bool(tensors["sent.w"].isfinite().all())
+    assert "The personal model has diverged; the one before this round is kept." in caplog.text
+
+
 def test_a_site_whose_budget_is_spent_says_so_and_only_measures(federate: Federate, tmp_path: Path) -> None:
     """In a run of another name, and with other data, too."""
     far = tmp_path / "far"
