@@ -1,8 +1,9 @@
 """Client-level differential privacy: clip, noise, and the ε that they come to.
 
 t sums of changes clipped to norm 1, each with Gaussian noise of standard deviation z, are together one Gaussian
-mechanism with m = √t / z (noise levels z_1 … z_t: m² = Σ 1/z_i²). It is (ε, δ)-private, under adding or removing one
-client, exactly where δ = Φ(m/2 − ε/m) − e^ε·Φ(−m/2 − ε/m) (Balle and Wang 2018). No amplification by sampling.
+mechanism with m = √t / z (noise levels z_1 … z_t: m² = Σ 1/z_i²). It is (ε, δ)-private, under taking one client out of
+the sums (its change becomes 0), exactly where δ = Φ(m/2 − ε/m) − e^ε·Φ(−m/2 − ε/m) (Balle and Wang 2018). No
+amplification by sampling.
 """
 
 import math

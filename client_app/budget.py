@@ -2,7 +2,8 @@
 
 The ledger lies on the site's own disk, STATE/.privacy-SITE.json: it belongs to the site and not to a run, and changed
 data do not begin it anew. It is written before the result of noised steps leaves: a crash between costs budget, never
-privacy. A simulation, whose clients are nobody, has one for each run and client instead.
+privacy. A simulation, whose clients are nobody, has one for each run and client instead. Nothing else knows of it: a
+site that is given another folder or another name begins a new one.
 
 A round that is asked for again with the same w, after a crash or too few answers, gets the same upload again: that is
 one release. Anything else is trained and counted anew.
@@ -10,6 +11,7 @@ one release. Anything else is trained and counted anew.
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +21,8 @@ import torch
 from torch import Tensor
 
 from bayes_core.accounting import Release, epsilon_spent, merged
+from bayes_core.families import is_finite
+from bayes_core.flat import without_buffers
 from client_app.method import Tensors, Trained
 from client_app.redact import Refusal, SiteError
 from client_app.site import Participant
@@ -124,8 +128,19 @@ def train_within(
         purse.spend()
         trained = one.method.train(state, received, server_round)
         kept = {SENT + name: upload for name, upload in trained.uploads.items()}
-        trained = replace(trained, state=dict(trained.state) | kept | {FROM: asked})
+        trained = replace(trained, state=_finite(trained.state, state) | kept | {FROM: asked})
     return replace(trained, report={EPSILON: purse.epsilon})
+
+
+def _finite(after: Tensors, before: Tensors) -> dict[str, Tensor]:
+    """The personal state after a round, or that before it where training has diverged.
+
+    It has no noise: a round that failed for it would tell of the data, and the upload is not made of it.
+    """
+    if all(map(is_finite, without_buffers(after).values())):
+        return dict(after)
+    logging.getLogger(__name__).warning("The personal model has diverged; the one before this round is kept.")
+    return dict(before)
 
 
 def _print(received: Mapping[str, Tensor]) -> Tensor:

@@ -72,7 +72,9 @@ def measure(
         for title, number in _conformal(method, site, name, model, server_round).items():
             conformal[title][name] = number
         # The server has the weights of its own distribution; where examples are private, those of the personal one are.
-        if name == "pm" and method.mechanism is None:
+        if name == "pm" and method.mechanism is not None:
+            continue
+        if name == "pm":
             network = model.network if isinstance(model, WeightsPredictor) else site.network
             counts |= model.weight_counts([shape.numel() for shape in shapes_of(network).values()])
         if (ratio := model.nonzero()) is not None:

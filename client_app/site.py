@@ -78,6 +78,10 @@ def participant(config: NodeConfig, settings_text: str, agreed: str | None) -> P
     if run and (not NAME.fullmatch(run) or run in RESERVED_RUN_NAMES):
         raise ValueError(f"{run[:40]!r} is no name of a run")
     site = find_site(dict(config), settings, Agreement.read(agreed) if agreed else None)
+    if settings.dp_example_noise:
+        from client_app.examples import require_private_data
+
+        require_private_data(site.data, settings)
     found = methods.load(settings.method)
     method = found(settings, site.network, site.data.x_train, site.data.y_train, site.origin, site.device)
     card = Card.of(method, run, site.name, site.data.agreement).write()

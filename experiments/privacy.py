@@ -51,6 +51,10 @@ RUNS = {  # name: (title, what is added to `fedbayes run`)
         "100 clients, linear, whole clients, ε = 8",
         f"{MANY} dp-noise=3.3 dp-clip=0.5 dp-epsilon=8",
     ),
+    "many-both": (
+        "100 clients, linear, whole clients, ε = 8, the coordinator sees only sums",
+        f"{MANY} dp-noise=3.3 dp-clip=0.5 dp-epsilon=8 secure-sum=true",
+    ),
 }
 # The attack is on FedAvg alone, without Flower: ten sites with 100 clothes each, which a network soon knows by heart.
 FEW = {"dataset": "fmnist", "size": "20+80", "layout": "labels"}
@@ -147,6 +151,14 @@ def auc(members: np.ndarray, rest: np.ndarray) -> float:
     return float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))
 
 
+def interval(members: np.ndarray, rest: np.ndarray, draws: int = 1000) -> tuple[float, float]:
+    """95 % of the AUC by the bootstrap: members and others drawn again, for one and the same model."""
+    random = np.random.default_rng(1)
+    areas = [auc(random.choice(members, len(members)), random.choice(rest, len(rest))) for _ in range(draws)]
+    low, high = np.quantile(areas, [0.025, 0.975])
+    return float(low), float(high)
+
+
 def at_false(members: np.ndarray, rest: np.ndarray, share: float) -> float:
     """True positives where so many non-members are taken for members."""
     return float((members > np.quantile(rest, 1 - share)).mean())
@@ -165,7 +177,8 @@ def membership(data_dir: str, picture: Path) -> str:
             told = (
                 f"{caught:.1%}" if caught else "–"
             )  # where too many losses are exactly 0 to tell 1 % of them
-            lines.append(f"| {title} | {right:.3f} | {name} | {area:.3f} | {told} |")
+            low, high = interval(members, rest)
+            lines.append(f"| {title} | {right:.3f} | {name} | {area:.3f} ({low:.3f} … {high:.3f}) | {told} |")
         axis.plot(grid, grid, "k:", label="by a guess")
         axis.set(title=f"{title}: {right:.1%} right", xlabel="others taken for members", xscale="log")
         axis.set(yscale="log", xlim=(1e-3, 1), ylim=(1e-3, 1.1))

@@ -27,6 +27,7 @@ def check_data(settings: Settings, clients: int) -> None:
     Everything is read anew: in a notebook, files and functions change from run to run.
     """
     from client_app.data import DataError, check
+    from client_app.examples import require_private_data
     from client_app.site import forget
     from fedbayes.protocol.models import build
     from fedbayes.protocol.user_code import UserCodeError, look_here
@@ -39,6 +40,8 @@ def check_data(settings: Settings, clients: int) -> None:
         settings.require_fit(one.classes)
         shape, noise = one.x_train.shape[1:], settings.noise_level
         settings.require_images(shape)
+        if settings.dp_example_noise:
+            require_private_data(one, settings)
         build(settings.model, shape, len(one.classes), settings.seed, noise, one.many)
     except (DataError, UserCodeError) as error:
         raise CommandError(str(error)) from None

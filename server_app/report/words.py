@@ -116,7 +116,8 @@ def _privacy(run: Run) -> str:
         )
         told.append(
             f"the global models of all rounds are (ε = {clients[-1][1]:.3g}, δ = {delta})-differentially private for a "
-            f"whole client, {towards}"
+            f"whole client's data, {towards} (a client taken out counts as one whose change is 0: that it takes part "
+            "is no secret; ε is of this run alone, and runs add up)"
         )
     if examples:
         told.append(

@@ -88,7 +88,7 @@ class Loop:
         for stage in self.stages:
             stage.remember(said.get(stage.name))
         if self.private:
-            self.private.require(state, begun=done > 0 and self.private.name not in said)
+            self.private.require(state, done > 0 and self.private.name not in said, self.method)
         if self.secure:
             self.secure.private = self.private
             self.secure.require(state)
@@ -176,7 +176,8 @@ class Loop:
         """S of the sites that are there; all of them before round 1, or where a method needs them."""
         everybody = number < 1 or self.method.traits.every_site
         share = 0 if everybody else self.settings.clients_per_round
-        return sample(online, share, self.settings.seed, "sample", number, attempt)
+        draw = self.private.sample if self.private else sample
+        return draw(online, share, self.settings.seed, "sample", number, attempt)
 
     def _compose(self, grid: Grid, number: int, tasks: Mapping[str, Task], closing: bool = False) -> None:
         timeout, method, state = patience(grid, self.settings.round_timeout), self.method, self.state

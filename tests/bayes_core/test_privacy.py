@@ -11,7 +11,8 @@ from bayes_core.privacy import clip_jointly, delta_of, epsilon_of, system_normal
 
 @pytest.mark.parametrize(
     ("noise", "rounds", "epsilon"),
-    # The first by a privacy-loss distribution (dp-accounting 0.6); of the others z is rounded.
+    # The first by a privacy-loss distribution (dp-accounting 0.6; more of them in test_accounting.py); of the others z
+    # is rounded.
     [(5.0, 100, 9.9973), (6.0, 100, 8.0), (13.9, 100, 3.0), (17.0, 800, 8.0)],
 )
 def test_epsilon_against_published_figures(noise: float, rounds: int, epsilon: float) -> None:

@@ -9,6 +9,8 @@ from flwr.app import Message
 from harness import Outcome
 
 from bayes_core.privacy import epsilon_of
+from fedbayes.protocol.streams import seed_of
+from server_app.stored import load_checkpoint
 from strategies.rounds.stages import private
 
 Federate = Callable[..., Outcome]
@@ -70,6 +72,17 @@ def test_a_resumed_run_sends_the_same_noised_distribution(federate: Federate) ->
     sent = next(message for message in heard if "w" in message.content.array_records)
     mu = sent.content.array_records["w"]["mu"].numpy()
     assert np.array_equal(mu, before["w"][0].numpy())
+
+
+def test_who_is_asked_hangs_on_each_site_alone(federate: Federate) -> None:
+    """The two lowest of the numbers that seed, round and name give; the sum is divided by two, whoever answers."""
+    run = federate(rounds=3, eval_every=99, dp_noise=5.0, clients_per_round=2, seed=3)
+    for number in (1, 2, 3):
+        asked = {row["site"] for row in run.clients if row["round"] == str(number) and row["status"] == "ok"}
+        drawn = sorted("0123", key=lambda site: seed_of(3, "sample", number, 0, site))
+        assert asked == set(drawn[:2])
+    checkpoint = load_checkpoint(run.folder)
+    assert checkpoint and checkpoint[2]["stages"]["private"]["planned"] == 2
 
 
 def test_without_it_the_column_is_empty(federate: Federate) -> None:

@@ -1,10 +1,11 @@
 """Client-level differential privacy at the server (`dp-noise`): every release of w is noised, and ε is accounted for.
 
 A client's change is clipped again here, whatever it clipped itself; the sum is divided by a fixed number, not by how
-many answered, which would tell who did; and Gaussian noise is added once, when the step asks for the result. What
-follows (β, the sparsity shift, a hyper-prior) is post-processing. The claim is about the sequence of global
-distributions, under adding or removing one client, towards everybody but the coordinator. Figures of evaluations are
-outside of it.
+many answered; and Gaussian noise is added once, when the step asks for the result. What follows (β, the sparsity shift,
+a hyper-prior) is post-processing. The claim is about the sequence of global distributions of one run, under taking one
+client out, towards everybody but the coordinator. A client taken out counts as one whose change is 0: that it is in the
+federation, and whether it is asked and answers, is no secret, and the size of the noise tells how many are. Figures of
+evaluations are outside of the claim.
 """
 
 import math
@@ -19,6 +20,7 @@ from bayes_core.families.gaussian import RHO_LIMIT
 from bayes_core.privacy import Normal, clip_jointly, epsilon_of, system_normal
 from bayes_core.server.aggregate import Mean, Sum
 from fedbayes.protocol.settings import Settings, SettingsError
+from fedbayes.protocol.streams import seed_of
 from strategies.rounds.roster import StrategyError
 from strategies.rounds.stages import Arrival
 from strategies.rounds.state import State
@@ -39,23 +41,39 @@ class Private:
         self.noise, self.delta, self.budget = settings.dp_noise, settings.dp_delta, settings.dp_epsilon
         self.scales = settings.dp_scales
         self.family = family
-        self.planned = 0  # S, fixed by the first round
+        self.declared = settings.clients_per_round
+        self.planned = 0  # S: as declared, else as many as the first round asks
         self.spent = 0.0  # m² = Σ 1/z² of all releases
         self._open = False  # an exchange that has released nothing yet
 
-    def require(self, state: State, begun: bool) -> None:
+    def require(self, state: State, begun: bool, method: "ServerMethod") -> None:
         """Of the run that begins: nothing leaves without noise, and nothing has left (`begun`: it has)."""
         if state.statistics:
             raise StrategyError(
                 "dp-noise: the statistics of this network's batch norm would leave clients without noise; take "
                 "buffers=local."
             )
+        for name, part in method.expects(state, "", {}).items():
+            if part.base is None:
+                raise StrategyError(
+                    f'dp-noise clips changes of what is sent, and the upload "{name}" of this method is none; take '
+                    "another method."
+                )
         if begun:
             self.spent = math.inf
 
+    def sample(self, online: Sequence[str], share: int, *words: int | str) -> list[str]:
+        """`share` of the sites (0 = all): those with the lowest numbers, each drawn from these words and its own name.
+
+        So whether one is there decides about one other at most. A permutation of the list would ask quite others.
+        """
+        if share == 0 or share >= len(online):
+            return list(online)
+        return sorted(sorted(online, key=lambda site: seed_of(*words, site))[:share])
+
     def open(self, number: int, expected: int) -> None:
         if number > 0 and not self.planned:
-            self.planned = max(expected, 1)
+            self.planned = self.declared or max(expected, 1)
         self._open = number > 0
 
     def arrive(self, arrival: Arrival) -> list[Arrival]:

@@ -87,7 +87,9 @@ def test_what_the_coordinator_saw_stands_beside_the_accuracy(run_of: RunOf) -> N
     both = {"secure-sum": True, "dp-delta": 1e-05}
     said = text(run_of("both", rows=rows, method="fedavg", **both))[1]
     assert (
-        "(ε = 1.5, δ = 1e-05)-differentially private for a whole client, with noise of the sites' own" in said
+        "(ε = 1.5, δ = 1e-05)-differentially private for a whole client's data, with noise of the sites' own, towards "
+        "everybody (a client taken out counts as one whose change is 0: that it takes part is no secret; ε is of this "
+        "run alone, and runs add up)" in said
     )
 
 

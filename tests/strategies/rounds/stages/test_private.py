@@ -1,5 +1,8 @@
 """A private sum: what one client can move, the noise on it, and the runs that cannot have one."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +11,10 @@ import strategies
 from bayes_core import Gaussian
 from fedbayes.launch.methods import checked
 from fedbayes.protocol.settings import Settings, SettingsError, defaults
+from strategies.rounds.roster import StrategyError
 from strategies.rounds.stages import Arrival, private, stages_of
 from strategies.rounds.stages.private import Private
-from strategies.rounds.state import Part, Upload
+from strategies.rounds.state import Part, State, Upload
 
 BASE = torch.tensor([[0.1, -0.2, 0.3], [-2.5, -2.5, -2.5]])
 
@@ -111,6 +115,41 @@ def test_its_ledger_goes_through_a_checkpoint() -> None:
     other = stage(dp_noise=5.0)
     other.remember(one.memory())
     assert (other.spent, other.planned) == (one.spent, one.planned)
+
+
+def test_a_declared_number_of_clients_divides_the_sum_whoever_is_there() -> None:
+    one = Private(settings(clients_per_round=5), Gaussian())
+    one.open(1, 3)
+    assert one.planned == 5
+
+
+def test_whether_a_client_is_there_decides_about_one_other_at_most() -> None:
+    """Of S in a round: the others are those that are asked without it, but for the one in whose place it is."""
+    one, clients = stage(), [f"site-{i}" for i in range(30)]
+    times: dict[str, int] = dict.fromkeys(clients, 0)
+    for number in range(400):
+        asked = one.sample(clients, 10, 1, "sample", number, 0)
+        for client in clients if number < 10 else ():
+            without = one.sample([other for other in clients if other != client], 10, 1, "sample", number, 0)
+            assert len(set(asked) - {client} - set(without)) == 0
+            assert len(without) == 10 and len(set(without) - set(asked)) == (client in asked)
+        for client in asked:
+            times[client] += 1
+    assert one.sample(clients, 0, 1) == one.sample(clients, 30, 1) == clients
+    # each is asked as often as any other: 400 · 1/3, to within four standard deviations
+    assert max(abs(count - 400 / 3) for count in times.values()) < 4 * (400 * 2 / 9) ** 0.5
+
+
+def test_an_upload_that_is_no_change_cannot_be_clipped_and_is_refused() -> None:
+    class Whole(strategies.load("fedavg")):  # type: ignore[misc]  # a method from elsewhere
+        def expects(self, state: State, site: str, report: Mapping[str, Any]) -> Mapping[str, Part]:
+            return {**super().expects(state, site, report), "head": Part("head", None, (1, 3))}
+
+    method = Whole(Whole.reads.parse(settings(method="fedavg").as_config()))
+    words = 'dp-noise clips changes of what is sent, and the upload "head" of this method is none'
+    with pytest.raises(StrategyError, match=words):
+        stage().require(State({"w": BASE}), False, method)
+    stage().require(State({"w": BASE}), False, strategies.load("fedavg")(method.options))
 
 
 def test_outliers_are_not_remembered_beside_it() -> None:
