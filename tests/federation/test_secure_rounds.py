@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from harness import Outcome
 from inprocess import InProcessGrid
 from watched import SITES, Watched
@@ -19,10 +21,12 @@ import strategies
 from bayes_core import masks
 from bayes_core.privacy import epsilon_of
 from client_app import secure
+from client_app.masking import Masking, Secrets, public_of
 from fedbayes.deploy.keys import make_keys
 from fedbayes.launch.app_bundle import methods
 from fedbayes.protocol.codec import record_of
 from fedbayes.protocol.columns import MEASURED
+from fedbayes.protocol.secure import Cohort
 from fedbayes.protocol.settings import Settings, defaults
 from strategies.rounds.stages.secure import Secure, impossible
 
@@ -201,6 +205,65 @@ def test_a_site_answers_the_same_question_alike_and_no_other(
     assert any("of one exchange, this site unmasks one sum only" in words for words in tried)
     assert "nothing is unmasked: 3 of 6 sites are left in the sum of uploads, and 4 are the least" in tried
     assert (grid.sums[0] == grid.plain(1, 5)).all()
+
+
+# ---------------------------------------------------------------- what is told of a site that is gone
+
+
+def exchanged(folder: Path, number: int, attempt: int) -> tuple[dict[str, Secrets], dict[str, RecordDict]]:
+    """Four sites that have masked one exchange, by their own code: what they keep, and what they send."""
+    names = [f"s{i}" for i in range(4)]
+    kept = {name: Secrets(folder / name, name, False) for name in names}
+    if number == 1:
+        for one in kept.values():
+            one.introduce("run")
+    keys = tuple(public_of(one.private()) for one in kept.values())
+    cohort = Cohort(attempt, tuple(names), keys, ("",) * 4, frozenset(names), frozenset())
+    base = np.zeros(100, np.float32)
+    said = {"run": "run", "uuid": "u", "round": number, "settings": "s", "agreed": "a"}
+    asked = RecordDict(
+        {"exchange": ConfigRecord(said), "secure": ConfigRecord(cohort.said()), "w": record_of({"mu": base})}
+    )
+    settings = Settings.parse(defaults() | {"secure-sum": True, "run-name": "run"})
+    sent = {}
+    for i, (name, one) in enumerate(kept.items()):
+        upload = np.random.default_rng(i).normal(size=100).astype(np.float32)
+        reply = RecordDict({"w": record_of({"mu": upload}), "report": MetricRecord({"loss": 1.0})})
+        sent[name] = secure.masked(reply, asked, settings, one, 10)
+    return kept, sent
+
+
+@pytest.mark.parametrize("of_round", [1, 2])
+def test_what_is_told_of_a_late_site_opens_none_of_its_shares(tmp_path: Path, of_round: int) -> None:
+    """The coordinator has all seeds of pairs with s3, and s3's own upload of that round, or of the next one.
+
+    Whichever key it makes of a seed as it would be for a share, no share opens: s3's own mask stays on.
+    """
+    kept, sent = exchanged(tmp_path, 1, 1)
+    said = {"uuid": "u", "round": 1, "attempt": 1, "survivors": ["s0", "s1", "s2"], "reveal": False}
+    pairs = {
+        name: bytes(secure.unmask(said, None, kept[name])["masked"]["pairs"].numpy()[0])
+        for name in ("s0", "s1", "s2")
+    }
+    if of_round == 2:
+        kept, sent = exchanged(tmp_path, 2, 2)
+        assert not set(pairs.values()) & set(masking_of(kept["s3"]).secrets.values())
+    sealed = sent["s3"]["masked"]["shares"].numpy()
+    context = kept["s3"].state()["masked"]["context"]
+    for place, (name, seed) in enumerate(pairs.items()):
+        line = bytes(sealed[place])
+        for words in (("share", "s3", name), ("share", context, "s3", name), ("pair", context, name, "s3")):
+            with pytest.raises(InvalidTag):
+                AESGCM(masks.derive(seed, *words)).decrypt(line[:12], line[12:], None)
+        with pytest.raises(InvalidTag):
+            AESGCM(seed).decrypt(line[:12], line[12:], None)
+        if of_round == 1:
+            assert masking_of(kept[name]).unseal("s3", line), "who it is for can open it"
+
+
+def masking_of(kept: Secrets) -> Masking:
+    found = kept.state()["masked"]
+    return Masking(kept.name, kept.private(), Cohort.read(found), found["context"])
 
 
 def test_a_site_masks_once_an_exchange_and_knows_its_own_key(
