@@ -5,12 +5,14 @@ at x.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import combinations
 
 PRIME = 2**521 - 1
 SIZE = 66  # bytes of a share
 SECRET = 32
+NONE = b"\xff" * SIZE  # what stands for a share that could not be read; no share is so large
 
 
 def split(secret: bytes, count: int, least: int) -> list[bytes]:
@@ -35,6 +37,26 @@ def join(shares: Mapping[int, bytes]) -> bytes:
     if value >= 1 << 8 * SECRET:
         raise ValueError("shares that do not belong together")
     return value.to_bytes(SECRET)
+
+
+def recover(
+    shares: Mapping[int, bytes], least: int, fits: Callable[[bytes], bool], tries: Iterator[int]
+) -> dict[int, bytes] | None:
+    """The shares that are true, where some are false: those that give a secret which `fits`; None where it is not found.
+
+    Leaves out as few as it takes. `tries` ends when nothing more is to be tried.
+    """
+    for out in range(len(shares) - least + 1):
+        for without in combinations(sorted(shares), out):
+            if next(tries, None) is None:
+                return None
+            some = {x: share for x, share in shares.items() if x not in without}
+            try:
+                if fits(join(some)):
+                    return some
+            except ValueError:
+                continue
+    return None
 
 
 @lru_cache(8)

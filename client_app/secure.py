@@ -110,9 +110,13 @@ def unmask(said: Mapping[str, Any], record: ArrayRecord | None, secrets: Secrets
         raise SiteError("it takes a share for this site from each of those who are left")
     own = bytes.fromhex(found["share"])
     opened = [
-        own if name == secrets.name else masking.unseal(name, bytes(line))
+        own if name == secrets.name else masking.unseal(name, bytes(line)) or shares.NONE
         for name, line in zip(left, sealed, strict=True)
     ]
+    if len(left) - opened.count(shares.NONE) < masks.threshold(len(cohort.names)):
+        raise SiteError(
+            "most of the shares for this site are none: others were told other things than it was"
+        )
     secrets.save({**state, "survivors": left})
     return RecordDict({key.MASKED: record_of({agreed.SHARES: _bytes(opened)})})
 

@@ -98,10 +98,11 @@ class Loop:
                 self.tell("note", message=self.private.sentence)
                 break
             due = self._is_due(number - 1) or (closed and number == done + 1)
+            due = due and not self._is_lost  # nor can these models be measured over other sites
             next_row = self._train(grid, journal, number, due)
             if next_row is None:
                 break
-            if due:
+            if due and not self._is_lost:
                 self._measure(row)
             if number > 0:
                 journal.append(row.columns, row.client_rows(), row.evidence)
@@ -121,6 +122,11 @@ class Loop:
     def _is_due(self, number: int) -> bool:
         """Whether the models after so many rounds are measured; round 1 always is, where most is learned."""
         return number == 1 or (number >= 0 and number % self.settings.eval_every == 0)
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the latest exchange has a secure sum that nobody can open."""
+        return bool(self.secure and self.secure.lost)
 
     # ------------------------------------------------------------------ one exchange
 
@@ -154,6 +160,13 @@ class Loop:
                 for name, document in came.documents.items():
                     journal.keep(name, document)
                 return self._row(number, sampled, came)
+            if self.secure and self.secure.lost:
+                if self.secure.lost_in_row < ATTEMPTS:
+                    self.tell("warning", message=f"Round {number} is given up: {self.secure.lost}.")
+                    return self._row(number, sampled, came)
+                raise StrategyError(
+                    f"Round {number}: {self.secure.lost}, {ATTEMPTS} rounds in a row; {saved}."
+                )
             trouble = f"Round {number}: fewer than {self._quorum()} usable replies{self._failures()}"
             self.tell("warning", message=f"{trouble} (attempt {attempt + 1} of {ATTEMPTS}).")
         raise StrategyError(f"{trouble}, {ATTEMPTS} times; {saved}.")
@@ -167,10 +180,10 @@ class Loop:
 
     def _present(self, grid: Grid) -> list[str]:
         """The sites that can be reached and owe no answer."""
-        if not self.late.waiting:
-            return self.roster.online
-        self.late.hear(grid)
-        return [site for site in self.roster.online if site not in self.late.waiting]
+        if self.late.waiting:
+            self.late.hear(grid)
+        away = {*self.late.waiting, *(self.secure.distrusted if self.secure else ())}
+        return [site for site in self.roster.online if site not in away] if away else self.roster.online
 
     def _sample(self, online: Sequence[str], number: int, attempt: int) -> list[str]:
         """S of the sites that are there; all of them before round 1, or where a method needs them."""
@@ -215,6 +228,8 @@ class Loop:
         came = intake.close()
         if self.secure:
             unusable |= self.secure.finish(grid, self.exchange, came, self._quorum(), sites)
+            for words in self.secure.remarks:
+                self.tell("warning", message=words)
         failures = self._absent(number, sampled) | self.exchange.replies.failures | unusable
         self.exchange.replies.failures = dict(sorted(failures.items()))
         content = self.exchange.replies.content
@@ -229,6 +244,7 @@ class Loop:
         if number < 1 or self.settings.clients_per_round:
             return {}  # nobody knows whether they would have been sampled
         reasons = self.late.reasons() if self.late.waiting else {}
+        reasons |= self.secure.distrusted if self.secure else {}
         asked = self.exchange.messages.keys()
         away = {site: "it cannot be reached" for site in self.roster.sites if site not in self.roster.online}
         return {site: reason for site, reason in (reasons | away).items() if site not in asked}
