@@ -26,8 +26,8 @@ Layouts = tuple[tuple[str, str], ...]  # of each part with figures, as a site te
 class MaskedSums:
     """What the sites of a cohort add up to.
 
-    How figures are laid out is what most sites say. Until all are in, those who say the same have a sum of their own, so
-    that one with another layout, be it the first to answer, takes nobody's place.
+    How figures are laid out is what most sites say. Until all are in, those who say the same have a sum of their own:
+    one with another layout, be it the first to answer, takes nobody's place.
     """
 
     def __init__(self, cohort: Cohort, length: int) -> None:
@@ -112,7 +112,7 @@ class MaskedSums:
                 continue
             seeds[site] = shares.join(true)
             for place in lines.keys() - true.keys():
-                if not shares.recover({**true, place: lines[place]}, len(true) + 1, fits, tries):
+                if not shares.are_one({**true, place: lines[place]}, least, fits):
                     found.liars.setdefault(names[place], []).append(site)
         for site, seed in seeds.items() if not found.closed else ():
             self._take_off(seed, 1, {site})

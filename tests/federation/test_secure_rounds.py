@@ -268,7 +268,7 @@ def test_where_most_lie_the_run_ends_in_a_sentence(federate: Federate, watched: 
         return Watched.watch(watched, site, message, reply)
 
     watched.interfere = watch
-    with pytest.raises(Exception, match="Round 3: more sites told false shares .*, 3 rounds in a row"):
+    with pytest.raises(Exception, match=r"Round 3: more sites told false shares .*, 3 rounds in a row"):
         federate(grid=watched, rounds=5, secure_sum=True, eval_every=10)
     assert not watched.sums
 

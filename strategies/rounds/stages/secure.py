@@ -154,8 +154,8 @@ class Secure:
     def _opened(self, told: Mapping[str, masks.Vector]) -> Failures:
         """Take the last masks off; where that cannot be, whose do not open.
 
-        Sites sum a round once, so it is lost then. A site whose mask does not open while others' do is left out from here
-        on: it has dealt false shares, or more than a third of the others have told such of it.
+        Sites sum a round once, so it is lost then. A site whose mask does not open while others' do is left out from
+        here on: it has dealt false shares, or more than a third of the others have told such of it.
         """
         opened, left = self.sums.open(told), self.sums.left
         for liar, whose in opened.liars.items():
