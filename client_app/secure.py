@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from bayes_core import masks, shares
@@ -39,15 +39,14 @@ def masked(
     uuid, number = str(said[key.UUID]), int(said[key.ROUND])  # type: ignore[arg-type]
     notes = RecordDict({key.NOTES: reply[key.NOTES]} if key.NOTES in reply else {})
     parts = cohort.parts_of(secrets.name)
-    if not parts:  # it trains for itself
+    refuses = key.REFUSAL in notes.get(key.NOTES, ConfigRecord())
+    if not parts or (refuses and agreed.UPLOAD in parts):  # it trains for itself, or is not in this sum
         return notes
     private, before = secrets.private(), secrets.state()
     _require_fit(secrets, cohort, public_of(private), before.get("masked"), settings.run_name)
     vectors: dict[str, masks.Vector] = {}
     layouts: dict[str, str] = {}
     if agreed.UPLOAD in parts:
-        if words := dict(notes.get(key.NOTES, {})).get(key.REFUSAL):
-            raise SiteError(str(words))  # not in the sum, as one that is gone
         steps = steps_of(_changes(reply, asked), cohort.weight(examples), settings, len(cohort.upload))
         vectors[agreed.UPLOAD] = masks.narrow(steps)
         report = dict(reply[key.REPORT]) if key.REPORT in reply else {}

@@ -28,7 +28,7 @@ from strategies.rounds.late import Late
 from strategies.rounds.measures import Columns, Row, measure
 from strategies.rounds.method import ServerMethod, sent_to
 from strategies.rounds.replies import BadReply, Reply, as_sentence, dropped, unforeseen
-from strategies.rounds.roster import Roster, StrategyError
+from strategies.rounds.roster import HIDDEN_AMONG, Roster, StrategyError
 from strategies.rounds.stages import stages_of
 from strategies.rounds.stages.private import private_among
 from strategies.rounds.state import KEPT, Came, State
@@ -74,6 +74,9 @@ class Loop:
         self.exchange: Exchange[Reply] = Exchange({}, 0.0)
         self.at = 0  # the round that is being trained
         self.refusals: dict[str, str] = {}  # of the latest exchange: who does not train, and why
+        self.unwilling: set[str] = (
+            set()
+        )  # in a run with secure sums, who has refused: it measures all the same
         self.early = EarlyStop(settings.patience)
         self.late = Late()
 
@@ -151,9 +154,10 @@ class Loop:
             failures = self.exchange.replies.failures
             for sentence in dropped(failures) if failures else ():
                 self.tell("warning", message=sentence)
-            if sampled and all(site in self.refusals for site in sampled):
-                reason = self.refusals[sampled[0]]
-                self.tell("note", message=f"No site trains any further. Site {sampled[0]}: {reason}.")
+            if self.refusals and self._too_few_train(online, sampled):
+                site, reason = next(iter(self.refusals.items()))
+                who = "Fewer than three sites train" if self.secure else "No site trains"
+                self.tell("note", message=f"{who} any further. Site {site}: {reason}.")
                 return None
             if len(came.uploads) >= self._quorum():
                 self._step(number, came)
@@ -185,10 +189,17 @@ class Loop:
         away = {*self.late.waiting, *(self.secure.distrusted if self.secure else ())}
         return [site for site in self.roster.online if site not in away] if away else self.roster.online
 
+    def _too_few_train(self, online: Sequence[str], sampled: Sequence[str]) -> bool:
+        """Whether the run is over, since sites refuse to train: all that were asked, or too many for a secure sum."""
+        if self.secure:
+            return len(set(online) - self.unwilling) < HIDDEN_AMONG
+        return all(site in self.refusals for site in sampled)
+
     def _sample(self, online: Sequence[str], number: int, attempt: int) -> list[str]:
         """S of the sites that are there; all of them before round 1, or where a method needs them."""
         everybody = number < 1 or self.method.traits.every_site
         share = 0 if everybody else self.settings.clients_per_round
+        online = [site for site in online if site not in self.unwilling] if self.unwilling else online
         return sample(online, share, self.settings.seed, "sample", number, attempt)
 
     def _compose(self, grid: Grid, number: int, tasks: Mapping[str, Task], closing: bool = False) -> None:
@@ -234,6 +245,7 @@ class Loop:
         self.exchange.replies.failures = dict(sorted(failures.items()))
         content = self.exchange.replies.content
         self.refusals = {site: reply.refusal for site, reply in content.items() if reply.refusal}
+        self.unwilling |= self.refusals.keys() if self.secure else set()
         for site, reply in content.items():
             for note in reply.notes:
                 self.tell("warning", message=f"Site {site}: {note}.")

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from harness import Outcome
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, sites
 from watched import SITES, Watched
 
 import strategies
@@ -671,6 +671,47 @@ def test_nothing_that_the_coordinator_has_contains_a_single_upload(
     assert len(single) >= 3 * SITES * 2
     for one in single:
         assert not any(one in content for content in (*sent, *stored))
+
+
+# ---------------------------------------------------------------- budgets of single examples
+
+
+def after(rounds: int) -> float:
+    """ε of so many rounds of the settings below: two passes over the examples in each."""
+    return epsilon_of(math.sqrt(2 * rounds) / 5, 1e-5) + 1e-9
+
+
+SPENDING = {"dp_example_noise": 5.0, "dp_example_batch": 10, "secure_sum": True, "eval_every": 1}
+
+
+def test_a_run_whose_sites_have_spent_their_budgets_ends_saved(federate: Federate, tmp_path: Path) -> None:
+    run = federate(grid=sites(tmp_path / "far"), rounds=5, dp_example_epsilon=after(2), **SPENDING)
+    assert run.state == "finished" and [row["round"] for row in run.rows] == ["0", "1", "2"]
+    assert all(row["gm_accuracy"] for row in run.rows)
+    (note,) = [words for words in run.said("note") if "any further" in words]
+    assert note.startswith(
+        "Fewer than three sites train any further. Site site-0: its privacy budget is spent"
+    )
+
+
+def test_a_site_that_has_spent_its_budget_still_measures(federate: Federate, tmp_path: Path) -> None:
+    grid = sites(tmp_path / "far", 5)
+    node = list(grid.contexts)[1]
+    grid.contexts[node].node_config["dp-budget"] = f"{after(1)}@1e-5"
+    asked: list[tuple[int, bool, bool]] = []
+
+    def look(site: int, message: Message, reply: Message) -> Message:
+        if site == 1 and "exchange" in message.content:
+            said = message.content["exchange"]
+            asked.append((int(said["round"]), bool(said["train"]), "masked" in reply.content))  # type: ignore[arg-type]
+        return reply
+
+    grid.interfere = look
+    run = federate(grid=grid, rounds=3, **SPENDING)
+    assert [row["clients_ok"] for row in run.rows[1:]] == ["5", "4", "4"]
+    assert asked == [(1, True, True), (2, True, False), (3, False, True), (4, False, True)]
+    told = {row["site"]: row["status"] for row in run.clients if row["round"] == "2"}
+    assert told["site-1"].startswith("failed: its privacy budget is spent")
 
 
 # ---------------------------------------------------------------- with noise

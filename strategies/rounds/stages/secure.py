@@ -124,7 +124,7 @@ class Secure:
         if not self.sums.cohort.parts_of(site):
             return
         if key.MASKED not in reply.arrays:
-            raise BadReply("nothing masked")
+            raise BadReply(reply.refusal or "nothing masked")
         self.sums.take(site, reply.arrays[key.MASKED])
         self.spent[site] = {name: value for name, value in reply.report.items() if name == key.EPSILON}
 
