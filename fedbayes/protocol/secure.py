@@ -96,11 +96,16 @@ def context_of(asked: RecordDict) -> str:
     other's shares (Pasquini, Francati, Ateniese 2022, "Eluding Secure Aggregation in Federated Learning via Model
     Inconsistency").
     """
-    found = sha256()
     common = {
         word: asked[key.EXCHANGE][word] for word in (key.RUN, key.UUID, key.ROUND, key.SETTINGS, key.AGREED)
     }
-    found.update(json.dumps([common, Cohort.read(asked[key.SECURE]).said()], sort_keys=True).encode())
+    told = [common, Cohort.read(asked[key.SECURE]).said(), model_of(asked)]
+    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def model_of(asked: RecordDict) -> str:
+    """A digest of the tensors that a site is sent."""
+    found = sha256()
     for name, record in sorted(asked.array_records.items()):
         for row, array in record.items():
             found.update(json.dumps([name, row, len(array.data)]).encode())
@@ -108,14 +113,14 @@ def context_of(asked: RecordDict) -> str:
     return found.hexdigest()
 
 
-def noise_of(settings: Settings, sites: int) -> float:
+def share_of_noise(settings: Settings, sites: int) -> float:
     """The noise of one site's clipped change, so that those of the fewest sites that a sum may have add up to z."""
     return settings.dp_noise / math.sqrt(threshold(sites))
 
 
 def reach_of(settings: Settings, sites: int) -> float:
     """How far a number of an upload goes before it is cut off; clipped changes with their noise fit in."""
-    clip = max(settings.dp_scales) * (1 + DEVIATIONS * noise_of(settings, sites))
+    clip = max(settings.dp_scales) * (1 + DEVIATIONS * share_of_noise(settings, sites))
     return max(REACH, clip) if settings.dp_noise else REACH
 
 

@@ -101,7 +101,11 @@ class Loop:
                 self.tell("note", message=self.private.sentence)
                 break
             due = self._is_due(number - 1) or (closed and number == done + 1)
-            due = due and not self._is_lost  # nor can these models be measured over other sites
+            due = due and not self._is_lost  # these models have been measured, or cannot be
+            if (
+                self.secure and closed and number == done + 1
+            ):  # measured already: sites do so again only together
+                due = due and self.secure.measured == sorted(self._present(grid))
             next_row = self._train(grid, journal, number, due)
             if next_row is None:
                 break

@@ -22,8 +22,10 @@ from bayes_core import masks
 from bayes_core.privacy import epsilon_of
 from client_app import secure
 from client_app.masking import Masking, Secrets, public_of
+from client_app.redact import SiteError
 from fedbayes.deploy.keys import make_keys
 from fedbayes.launch.app_bundle import methods
+from fedbayes.protocol import secure as agreed
 from fedbayes.protocol.codec import record_of
 from fedbayes.protocol.columns import MEASURED
 from fedbayes.protocol.secure import Cohort
@@ -459,6 +461,104 @@ def test_a_round_is_summed_again_only_over_the_same_sites(
     assert whole.metrics == calm.metrics
 
 
+class Cohorts:
+    """Sites by their own code, of which a coordinator asks for sums over sets of its choice, in one round."""
+
+    def __init__(self, folder: Path, count: int, **settings: Any) -> None:
+        self.kept = {f"{i:02}": Secrets(folder / f"{i:02}", f"{i:02}", False) for i in range(1, count + 1)}
+        self.keys = {name: one.introduce("run")["key"] for name, one in self.kept.items()}
+        words = {"secure-sum": True, "run-name": "run", **settings}
+        self.settings = Settings.parse(defaults() | words)
+        self.attempt = 0
+
+    def sums(
+        self,
+        numbers: range | tuple[int, ...],
+        measure: bool = False,
+        model: float = 0.0,
+        trained: float = 1.0,
+    ) -> tuple[int, str]:
+        """How many of these sites help to sum over them, and what the others say."""
+        names = tuple(f"{i:02}" for i in numbers)
+        everybody, nobody = frozenset(names), frozenset[str]()
+        self.attempt += 1
+        keys = tuple(self.keys[name] for name in names)
+        members = (nobody, everybody) if measure else (everybody, nobody)
+        cohort = Cohort(self.attempt, names, keys, ("",) * len(names), *members)
+        base = np.full(10, model, np.float32)
+        said = {"run": "run", "uuid": "u", "round": 1, "settings": "s", "agreed": "a"}
+        asked = RecordDict(
+            {
+                "exchange": ConfigRecord(said),
+                "secure": ConfigRecord(cohort.said()),
+                "w": record_of({"mu": base}),
+            }
+        )
+        sent, helped, words = {}, 0, ""
+        for name in names:
+            reply = RecordDict(
+                {"w": record_of({"mu": base + np.float32(trained)}), "report": MetricRecord({})}
+            )
+            try:
+                sent[name] = secure.masked(reply, asked, self.settings, self.kept[name], 10)["masked"]
+            except SiteError as error:
+                return 0, str(error)
+        for place, name in enumerate(names):
+            sealed = record_of({"shares": np.stack([sent[one]["shares"].numpy()[place] for one in names])})
+            question = {"uuid": "u", "round": 1, "attempt": self.attempt, "survivors": names, "reveal": True}
+            try:
+                secure.unmask(question, sealed, self.kept[name])
+                helped += 1
+            except SiteError as error:
+                words = str(error)
+        return helped, words
+
+
+def test_no_sums_of_one_round_differ_by_a_few_sites(tmp_path: Path) -> None:
+    """Of {1…12}, {1…9} and {2…12}, or {1…9} and {10, 11, 12, 1}, a difference would be the upload of site 1."""
+    sites = Cohorts(tmp_path, 12)
+    assert sites.sums(range(1, 13)) == (12, "")
+    for others in (range(1, 10), range(2, 13), (1, 10, 11, 12), range(4, 13)):
+        helped, words = sites.sums(others)
+        assert helped == 0 and "round 1 was summed already, and a second sum that differs by" in words
+    assert sites.sums(range(1, 13)) == (12, ""), "the same once more"
+
+
+def test_measures_of_the_same_models_are_summed_over_the_same_sites(tmp_path: Path) -> None:
+    sites = Cohorts(tmp_path, 5)
+    assert sites.sums(range(1, 6), measure=True) == (5, "")
+    assert sites.sums(range(1, 5), measure=True, model=0.5) == (4, ""), "another model"
+    helped, words = sites.sums(range(1, 5), measure=True)
+    assert helped == 0 and "these models were measured already, over other sites" in words
+    assert sites.sums(range(1, 6), measure=True) == (5, "")
+
+
+def test_with_noise_a_round_leaves_a_site_once(tmp_path: Path) -> None:
+    sites = Cohorts(tmp_path, 4, **{"dp-noise": 1.0})
+    assert sites.sums(range(1, 5)) == (4, "")
+    assert sites.sums(range(1, 5)) == (4, ""), "the same once more"
+    helped, words = sites.sums(range(1, 5), trained=0.25)
+    assert helped == 0 and "with noise it adds to a round once" in words
+
+
+def test_a_closed_run_that_goes_on_with_fewer_sites_is_not_measured_again(
+    federate: Federate, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last models have been measured with all of them: the difference would be the missing site's tallies."""
+    first = federate("more", grid=watched, rounds=2, secure_sum=True, eval_every=2)
+    fewer = Watched(monkeypatch)
+    fewer.offline = {3}
+    run = federate("more", grid=fewer, rounds=3, secure_sum=True, eval_every=2, resume=True)
+    assert [row["round"] for row in run.rows] == ["0", "1", "2", "3"]
+    assert run.metrics[2] == first.metrics[2] and run.rows[3]["gm_accuracy"]
+    again = federate("all", grid=Watched(monkeypatch), rounds=2, secure_sum=True, eval_every=2)
+    whole = federate("all", grid=Watched(monkeypatch), rounds=3, secure_sum=True, eval_every=2, resume=True)
+    assert whole.metrics[2] == again.metrics[2]
+    assert len((whole.folder / "evaluations.jsonl").read_text().splitlines()) == 4, (
+        "with the same sites it is"
+    )
+
+
 @pytest.fixture
 def certified(tmp_path: Path) -> InProcessGrid:
     """Sites that were started with their folders of keys."""
@@ -722,7 +822,8 @@ def test_the_noise_of_the_fewest_sites_adds_up(monkeypatch: pytest.MonkeyPatch) 
     settings = Settings.parse(
         defaults() | {"dp-noise": 3.0, "dp-clip": 0.5, "dp-clip-rho": 0.1, "secure-sum": True}
     )
-    monkeypatch.setattr(secure, "NORMAL", np.random.default_rng(1).standard_normal)
+    drawn = np.random.default_rng(1).standard_normal
+    monkeypatch.setattr(secure, "NORMAL", lambda seed: drawn)
     still = {"w": np.zeros((2, 10_000))}
     total = sum(secure.steps_of(still, 1.0, settings, 10) for _ in range(7))
     reach = max(4.0, 0.5 * (1 + 8 * 3 / math.sqrt(7)))
@@ -735,7 +836,7 @@ def test_both_together(federate: Federate, monkeypatch: pytest.MonkeyPatch) -> N
     """Without draws it is the mean of clipped changes over all that were asked; with them ε is what z says."""
     same = {"rounds": 2, "dp_noise": 5.0, "dp_clip": 0.05, "dp_clip_rho": 0.05, "clients": 4}
     monkeypatch.setattr("strategies.rounds.stages.private.NORMAL", np.zeros)
-    monkeypatch.setattr(secure, "NORMAL", np.zeros)
+    monkeypatch.setattr(secure, "NORMAL", lambda seed: np.zeros)
     plain, run = federate("plain", **same), federate("secure", **same, secure_sum=True)
     assert torch.allclose(run.tensors["w"], plain.tensors["w"], atol=1e-6, rtol=0)
     expected = [epsilon_of(math.sqrt(t) / 5, 1e-5) for t in (1, 2)]
@@ -751,3 +852,49 @@ def test_noise_comes_from_the_sites_alone(federate: Federate, monkeypatch: pytes
     moved = run.tensors["w"][0].double()
     # 4 sites, 3 the least: σ² = 25·4/3, divided by 4
     assert moved.std() == pytest.approx(5 * math.sqrt(4 / 3) / 4, rel=0.05)
+
+
+def test_a_round_that_is_repeated_has_the_same_noise_bit_by_bit(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator dies with the sum in its hands, and sums again when it goes on: that is one release, not two."""
+    from server_app.runs import RunFolder
+
+    save, same = (
+        RunFolder.save_checkpoint,
+        {"rounds": 2, "secure_sum": True, "dp_noise": 5.0, "eval_every": 10},
+    )
+
+    def torn(self: RunFolder, server_round: int, *arguments: Any) -> None:
+        if server_round == 2:
+            raise KeyboardInterrupt
+        save(self, server_round, *arguments)
+
+    grid = Watched(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_checkpoint", torn)
+        with pytest.raises(KeyboardInterrupt):
+            federate("torn", grid=grid, **same)
+    run = federate("torn", grid=grid, resume=True, **same)
+    one, two, two_again = grid.sums
+    assert (two == two_again).all()
+    assert (one != two).mean() > 0.99, "another round has other noise"
+    assert float(run.rows[2]["epsilon"]) == pytest.approx(epsilon_of(math.sqrt(2) / 5, 1e-5), abs=1e-6)
+
+
+def test_no_step_leads_out_of_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that was clipped, and then rounded to float32 with the model under it, is a little too long again."""
+    words = {"dp-noise": 3.0, "dp-clip": 0.5, "dp-clip-rho": 0.1, "secure-sum": True}
+    settings = Settings.parse(defaults() | words)
+    monkeypatch.setattr(secure, "NORMAL", lambda seed: np.zeros)
+    drawn = np.random.default_rng(1)
+    units = drawn.normal(size=(2, 5000))
+    change = units / np.linalg.norm(units) * np.array([[0.5], [0.1]])
+    base = drawn.normal(size=change.shape).astype(np.float32)
+    rounded = (base + change).astype(np.float32).astype(np.float64) - base
+    scales = np.array([[0.5], [0.1]])
+    for one in (rounded, 1.0001 * change, 7 * change):
+        assert np.linalg.norm(one / scales) > 1
+        steps = secure.steps_of({"w": one}, 1.0, settings, 10)
+        numbers = masks.from_narrow(masks.narrow(steps), 10, agreed.reach_of(settings, 10)).reshape(2, -1)
+        assert 0.999 < np.linalg.norm(numbers / scales) <= 1

@@ -75,9 +75,11 @@ class Secure:
     def close(self, used: int) -> list[Arrival]:
         return []
 
-    def memory(self) -> None: ...
+    def memory(self) -> dict[str, Any]:
+        return {"measured": self.measured}
 
-    def remember(self, memory: Any) -> None: ...
+    def remember(self, memory: Any) -> None:
+        self.measured = list(map(str, (memory or {}).get("measured", [])))
 
     # ------------------------------------------------------------------ one exchange
 
