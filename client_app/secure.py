@@ -60,8 +60,8 @@ def masked(
         noise = noise_of(before, uuid, number) if settings.dp_noise else {}
         seed = bytes.fromhex(noise.get("seed", ""))
         steps = steps_of(_changes(reply, asked), cohort.weight(examples), settings, len(cohort.upload), seed)
-        added = sha256(steps.tobytes()).hexdigest()
         if settings.dp_noise:
+            added = sha256(steps.tobytes()).hexdigest()
             require_one_release(before, uuid, number, added)
         vectors[agreed.UPLOAD] = masks.narrow(steps)
         report = dict(reply[key.REPORT]) if key.REPORT in reply else {}
@@ -72,14 +72,15 @@ def masked(
     if agreed.MEASURES in parts:
         layouts[agreed.MEASURES], numbers = agreed.flat(_measures(reply))
         vectors[agreed.MEASURES] = masks.wide(numbers)
-    context, own_mask = agreed.context_of(asked), os.urandom(masks.SEED)
+    model, own_mask = agreed.model_of(asked), os.urandom(masks.SEED)
+    context = agreed.context_of(asked, model)
     masking = Masking(secrets.name, private, cohort, context)
     for part, vector in vectors.items():
         masking.cover(part, vector, own_mask)
-    split = shares.split(own_mask, len(cohort.names), masks.threshold(len(cohort.names)))
+    split = shares.split(own_mask, len(cohort.names), cohort.least)
     pieces = dict(zip(cohort.names, split, strict=True))
     exchange = {"uuid": uuid, "round": number, "key": public_of(private), "context": context}
-    exchange |= {"model": agreed.model_of(asked), "added": added, "share": pieces[secrets.name].hex()}
+    exchange |= {"model": model, "added": added, "share": pieces[secrets.name].hex()}
     summed = {name: before.get(name) for name in ("summed", "models")}
     secrets.save({"masked": exchange | cohort.said(), **summed, "noise": noise or before.get("noise")})
     sealed = [
@@ -126,7 +127,7 @@ def unmask(said: Mapping[str, Any], record: ArrayRecord | None, secrets: Secrets
         own if name == secrets.name else masking.unseal(name, bytes(line)) or shares.NONE
         for name, line in zip(left, sealed, strict=True)
     ]
-    if len(left) - opened.count(shares.NONE) < masks.threshold(len(cohort.names)):
+    if len(left) - opened.count(shares.NONE) < cohort.least:
         raise SiteError(
             "most of the shares for this site are none: others were told other things than it was"
         )

@@ -1,9 +1,10 @@
 """What a site has helped to sum, so that no two sums differ by a few sites: their difference would be these sites' own.
 
 A site helps to open the sum of a round's uploads over one set of sites; over the same set again, if it is asked to (the
-coordinator may have died before it saved the sum). So do two thirds of all sites in every sum, and each of them stands
-for one set only: of k sums at least half of all who helped are in one sum alone, three sites or more, and no difference
-of sums, however weighed, is free of them. Measures are held to the same, by the tensors that were measured.
+coordinator may have died before it saved the sum). Every sum takes the help of two thirds of the sites in it, and who
+has helped with one set helps with no other. So of k sums, whatever they are weighed with, the sites that did not help
+can hide at most half of those that did: three sites or more are left in every difference. Measures are held to the
+same, by the tensors that were measured.
 
 With noise of its own (`dp-noise`) a round leaves a site once: the noise is drawn from a seed that is kept, and what is
 summed again must be the same to the last bit.

@@ -201,9 +201,9 @@ class Loop:
 
     def _sample(self, online: Sequence[str], number: int, attempt: int) -> list[str]:
         """S of the sites that are there; all of them before round 1, or where a method needs them."""
+        online = [site for site in online if site not in self.unwilling] if self.unwilling else online
         everybody = number < 1 or self.method.traits.every_site
         share = 0 if everybody else self.settings.clients_per_round
-        online = [site for site in online if site not in self.unwilling] if self.unwilling else online
         return sample(online, share, self.settings.seed, "sample", number, attempt)
 
     def _compose(self, grid: Grid, number: int, tasks: Mapping[str, Task], closing: bool = False) -> None:

@@ -98,7 +98,7 @@ class MaskedSums:
         """
         places = {name: place for place, name in enumerate(self.cohort.names, 1)}
         names = {place: name for name, place in places.items()}
-        least, tries, found = masks.threshold(len(places)), iter(range(TRIES)), Opened()
+        least, tries, found = self.cohort.least, iter(range(TRIES)), Opened()
         seeds: dict[str, bytes] = {}
         for line, site in enumerate(self.left):
             lines = {places[name]: bytes(of[line]) for name, of in told.items()}

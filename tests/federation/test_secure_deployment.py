@@ -81,7 +81,7 @@ class Replayed(Watched):
 def test_two_sites_die_and_one_is_late_and_the_sums_have_every_bit(
     federation: Deployment, federate: Federate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = federation.run("masked", **SETTINGS | {"round_timeout": 300})
+    run = federation.run("masked", **SETTINGS | {"round_timeout": 300, "straggler_cutoff": 2})
     federation.wait_for_round("masked", 1, run)
     with held(federation, run, *DEAD) as struck:
         for number in DEAD:

@@ -524,6 +524,18 @@ def test_no_sums_of_one_round_differ_by_a_few_sites(tmp_path: Path) -> None:
     assert sites.sums(range(1, 13)) == (12, ""), "the same once more"
 
 
+def test_those_who_only_measure_do_not_open_a_sum_of_uploads_without_those_in_it() -> None:
+    """Twelve sites of which six upload: shares of eight could else be had without four of the six."""
+    names = tuple(f"{i:02}" for i in range(12))
+    cohort = Cohort(1, names, ("",) * 12, ("",) * 12, frozenset(names[:6]), frozenset(names))
+    assert cohort.least == 10 and cohort.too_few(names[:10]) is None
+    assert cohort.too_few([*names[:4], *names[6:11]]) == "9 of 12 sites are left, and 10 are the least"
+    for count in range(3, 100):  # where all upload, it is two thirds
+        names = tuple(f"{i:02}" for i in range(count))
+        everybody = Cohort(1, names, ("",) * count, ("",) * count, frozenset(names), frozenset(names))
+        assert everybody.least == masks.threshold(count)
+
+
 def test_measures_of_the_same_models_are_summed_over_the_same_sites(tmp_path: Path) -> None:
     sites = Cohorts(tmp_path, 5)
     assert sites.sums(range(1, 6), measure=True) == (5, "")

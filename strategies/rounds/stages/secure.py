@@ -144,7 +144,7 @@ class Secure:
                 return odd | _unanswered(pairs.failures)
             self.sums.without(gone, pairs.content)
         told = self._ask(grid, main, sites, agreed.SHARES, (len(left), shares.SIZE))
-        if len(told.content) < masks.threshold(len(cohort.names)):
+        if len(told.content) < cohort.least:
             return odd | _unanswered(told.failures)
         if closed := self._opened(told.content):
             return odd | closed
