@@ -127,7 +127,7 @@ def unmask(said: Mapping[str, Any], record: ArrayRecord | None, secrets: Secrets
         own if name == secrets.name else masking.unseal(name, bytes(line)) or shares.NONE
         for name, line in zip(left, sealed, strict=True)
     ]
-    if len(left) - opened.count(shares.NONE) < cohort.least:
+    if 2 * opened.count(shares.NONE) > len(left):
         raise SiteError(
             "most of the shares for this site are none: others were told other things than it was"
         )

@@ -68,7 +68,7 @@ def noise_of(state: State, uuid: str, number: int) -> dict[str, Any]:
 def require_one_release(state: State, uuid: str, number: int, added: str) -> None:
     """SiteError where a round that has left this site with noise would leave it as something else."""
     before = state.get("summed") or {}
-    if (before.get("uuid"), before.get("round")) == (uuid, number) and before["added"] != added:
+    if (before.get("uuid"), before.get("round")) == (uuid, number) and before.get("added") != added:
         raise SiteError(
             f"round {number} was summed already, and what this site would add now is something else; "
             "with noise it adds to a round once"

@@ -74,9 +74,7 @@ class Loop:
         self.exchange: Exchange[Reply] = Exchange({}, 0.0)
         self.at = 0  # the round that is being trained
         self.refusals: dict[str, str] = {}  # of the latest exchange: who does not train, and why
-        self.unwilling: set[str] = (
-            set()
-        )  # in a run with secure sums, who has refused: it measures all the same
+        self.unwilling: set[str] = set()  # with secure sums, who has ever refused: it measures all the same
         self.early = EarlyStop(settings.patience)
         self.late = Late()
 
@@ -101,11 +99,10 @@ class Loop:
                 self.tell("note", message=self.private.sentence)
                 break
             due = self._is_due(number - 1) or (closed and number == done + 1)
-            due = due and not self._is_lost  # these models have been measured, or cannot be
-            if (
-                self.secure and closed and number == done + 1
-            ):  # measured already: sites do so again only together
-                due = due and self.secure.measured == sorted(self._present(grid))
+            if self.secure:  # whose sites measure the same models again only together
+                again = closed and number == done + 1
+                others = again and self.secure.measured != sorted(self._present(grid))
+                due = due and not self._is_lost and not others
             next_row = self._train(grid, journal, number, due)
             if next_row is None:
                 break
@@ -197,7 +194,7 @@ class Loop:
         """Whether the run is over, since sites refuse to train: all that were asked, or too many for a secure sum."""
         if self.secure:
             return len(set(online) - self.unwilling) < HIDDEN_AMONG
-        return all(site in self.refusals for site in sampled)
+        return bool(sampled) and all(site in self.refusals for site in sampled)
 
     def _sample(self, online: Sequence[str], number: int, attempt: int) -> list[str]:
         """S of the sites that are there; all of them before round 1, or where a method needs them."""
@@ -353,8 +350,9 @@ class Loop:
             row.evidence["sites"] = {}
         row.add_measures(pooled, each)
         self.early.see(number, pooled)
+        unknown = self.secure.lost if self.secure and self.secure.lost else "it cannot be reached"
         for site in sorted(set(self.roster.sites) - set(each)):
-            reason = self.exchange.replies.failures.get(site, "it cannot be reached")
+            reason = self.exchange.replies.failures.get(site, unknown)
             words = as_sentence(f"Site {site} was not measured for row {number}: {reason}")
             self.tell("warning", message=words)
         self.tell("evaluated", round=number, rounds=self.settings.rounds, **pooled)

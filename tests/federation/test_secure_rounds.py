@@ -263,6 +263,14 @@ def test_a_site_whose_mask_does_not_open_costs_one_round_and_is_left_out(
     assert run.rows[2]["gm_accuracy"] and run.rows[3]["gm_accuracy"]
 
 
+def test_the_same_while_another_site_is_missing(federate: Federate, watched: Watched) -> None:
+    """Of six sites four are the least: two are lost, and of the four one has dealt false shares."""
+    watched.lost = {(4, 1), (5, 1)}
+    altered(watched, "train", unsealed)
+    run = federate(grid=watched, rounds=3, secure_sum=True, eval_every=10, round_timeout=30)
+    assert [row["clients_ok"] for row in run.rows[1:]] == ["0", "5", "5"]
+
+
 def test_where_most_lie_the_run_ends_in_a_sentence(federate: Federate, watched: Watched) -> None:
     def watch(site: int, message: Message, reply: Message) -> Message | None:
         if site < 3 and "unmask" in message.content:

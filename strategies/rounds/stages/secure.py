@@ -167,7 +167,7 @@ class Secure:
         self.lost_in_row = self.lost_in_row + 1 if opened.closed else 0
         if not opened.closed:
             return {}
-        if self.private:
+        if self.private and self.sums.cohort.upload:
             self.private.release()  # whoever has the missing mask could open the sum
         words = "the shares of its mask do not fit together"
         if len(opened.closed) < len(left):
