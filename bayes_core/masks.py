@@ -9,7 +9,7 @@ that HKDF-SHA256 makes of the seed and the name of what is masked.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,14 @@ def places_for(sites: int, reach: float) -> int:
     return math.floor(math.log2(HALF / (sites * reach)))
 
 
-def to_steps(numbers: NDArray[Any], sites: int, reach: float) -> NDArray[np.int64]:
-    """Whole steps of fixed point, the nearest; beyond ±reach the last one."""
+def to_steps(
+    numbers: NDArray[Any], sites: int, reach: float, rounded: Callable[..., Any] = np.rint
+) -> NDArray[np.int64]:
+    """Whole steps of fixed point, the nearest or as `rounded` says; beyond ±reach the last one."""
     step = 2.0 ** places_for(sites, reach)
     most = min(HALF // sites, int(reach * step))
     scaled = np.asarray(numbers, np.float64) * step
-    np.clip(np.rint(scaled, out=scaled), -most, most, out=scaled)
+    np.clip(rounded(scaled, out=scaled), -most, most, out=scaled)
     return scaled.astype(np.int64)
 
 
@@ -94,13 +96,19 @@ def derive(secret: bytes, *words: str | int) -> bytes:
     return HKDF(SHA256(), SEED, None, info).derive(secret)
 
 
+def keystream(seed: bytes) -> Callable[[int], bytes]:
+    """So many bytes more of AES-256-CTR under this key."""
+    cipher = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
+    return lambda count: cipher.update(ZEROS[:count] if count <= len(ZEROS) else bytes(count))
+
+
 def cover(total: Vector, seed: bytes, name: str, sign: int = 1) -> None:
     """total ← total ± the mask of this name, piece by piece: new memory costs more than the keystream."""
-    cipher = Cipher(algorithms.AES(derive(seed, "mask", name)), modes.CTR(bytes(16))).encryptor()
+    stream = keystream(derive(seed, "mask", name))
     rows = len(ZEROS) // (total.itemsize * (1 if total.ndim == 1 else 2))
     for begin in range(0, len(total), rows):
         piece = total[begin : begin + rows]
-        data = cipher.update(ZEROS[: piece.nbytes])
+        data = stream(piece.nbytes)
         add(piece, np.frombuffer(data, piece.dtype).reshape(piece.shape), sign)
 
 

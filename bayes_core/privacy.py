@@ -65,8 +65,13 @@ def system_normal(count: int) -> np.ndarray:
 
     A seeded generator would do for statistics and not here: who knows or guesses its seed can take the noise off again.
     """
+    return normal_from(os.urandom, count)
+
+
+def normal_from(source: Callable[[int], bytes], count: int) -> np.ndarray:
+    """The same out of another source of so many random bytes."""
     half = (count + 1) // 2
-    bits = np.frombuffer(os.urandom(16 * half), np.uint64)
+    bits = np.frombuffer(source(16 * half), np.uint64)
     uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53  # within (0, 1)
     radius, angle = np.sqrt(-2 * np.log(uniform[:half])), 2 * np.pi * uniform[half:]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

@@ -5,12 +5,14 @@ at x.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import combinations
 
 PRIME = 2**521 - 1
 SIZE = 66  # bytes of a share
 SECRET = 32
+NONE = b"\xff" * SIZE  # what stands for a share that could not be read; no share is so large
 
 
 def split(secret: bytes, count: int, least: int) -> list[bytes]:
@@ -37,7 +39,38 @@ def join(shares: Mapping[int, bytes]) -> bytes:
     return value.to_bytes(SECRET)
 
 
-@lru_cache(8)
+def recover(
+    shares: Mapping[int, bytes], least: int, fits: Callable[[bytes], bool], tries: Iterator[int]
+) -> dict[int, bytes] | None:
+    """The shares that are true, where some are false: those that give a secret which `fits`, or None.
+
+    Leaves out as few as it takes. `tries` ends when nothing more is to be tried.
+    """
+    for out in range(len(shares) - least + 1):
+        for without in combinations(sorted(shares), out):
+            if next(tries, None) is None:
+                return None
+            some = {x: share for x, share in shares.items() if x not in without}
+            if are_one(some, least, fits):
+                return some
+    return None
+
+
+def are_one(shares: Mapping[int, bytes], least: int, fits: Callable[[bytes], bool]) -> bool:
+    """Whether all of these lie on one polynomial, of a secret that `fits`.
+
+    Any `least` neighbours must give it: two such groups have all but one in common, and the value at 0. In the sum over
+    all of them two false ones could cancel.
+    """
+    numbers = sorted(shares)
+    groups = [numbers[begin : begin + least] for begin in range(len(numbers) - least + 1)]
+    try:
+        return all(fits(join({x: shares[x] for x in group})) for group in groups)
+    except ValueError:
+        return False
+
+
+@lru_cache(256)
 def _weights(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's, for the value at 0."""
     found = []

@@ -70,12 +70,18 @@ class Secrets:
 
 
 class Masking:
-    """One site in one exchange: the secrets that it shares with each of the others."""
+    """One site in one exchange: the secrets that it shares with each of the others.
+
+    `secrets` are told of a site that is gone. So the keys under which shares travel are no part of them, nor made of
+    them: they come from what two sites have in common by a label of their own, and a late upload stays masked by the
+    mask whose shares they hide. Both are of one exchange: none opens anything of another.
+    """
 
     def __init__(self, own: str, private: X25519PrivateKey, cohort: Cohort, context: str) -> None:
         """`context` says which exchange it is, and what all sites were told in it."""
         self.own, self.cohort = own, cohort
-        self.secrets = {}
+        self.secrets: dict[str, bytes] = {}  # by the other site: the seed of the mask in common
+        self._keys: dict[tuple[str, str], bytes] = {}  # by who sends a share to whom; never told
         for name, public in zip(cohort.names, cohort.keys, strict=True):
             if name != own:
                 first, second = sorted((own, name))
@@ -84,6 +90,8 @@ class Masking:
                 except ValueError:
                     raise SiteError(f"the key of site {name} is none") from None
                 self.secrets[name] = masks.derive(shared, "pair", context, first, second)
+                for way in ((own, name), (name, own)):
+                    self._keys[way] = masks.derive(shared, "share", context, *way)
 
     def cover(self, part: str, vector: masks.Vector, own_mask: bytes) -> None:
         """Add all masks of a part to it."""
@@ -93,19 +101,14 @@ class Masking:
 
     def seal(self, name: str, share: bytes) -> bytes:
         nonce = os.urandom(NONCE)
-        return nonce + AESGCM(self._between(self.own, name)).encrypt(nonce, share, None)
+        return nonce + AESGCM(self._keys[self.own, name]).encrypt(nonce, share, None)
 
-    def unseal(self, name: str, sealed: bytes) -> bytes:
+    def unseal(self, name: str, sealed: bytes) -> bytes | None:
+        """A share of a site's mask; None where that site has not made it for this one in this exchange."""
         try:
-            nonce, rest = sealed[:NONCE], sealed[NONCE:]
-            return AESGCM(self._between(name, self.own)).decrypt(nonce, rest, None)
+            return AESGCM(self._keys[name, self.own]).decrypt(sealed[:NONCE], sealed[NONCE:], None)
         except InvalidTag:
-            raise SiteError(f"a share of site {name} that is not for this site") from None
-
-    def _between(self, sender: str, receiver: str) -> bytes:
-        return masks.derive(
-            self.secrets[receiver if sender == self.own else sender], "share", sender, receiver
-        )
+            return None
 
 
 def public_of(private: X25519PrivateKey) -> str:

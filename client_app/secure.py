@@ -6,29 +6,38 @@ process. Whatever the coordinator asks for, a site
 - masks once for each exchange, and only together with enough sites, whose keys are theirs where it can tell (proof.py);
 - gives, of one exchange, for one set of survivors only, either its share of a site's own mask or the mask that it has
   in common with that site, never both;
-- sums the uploads of one round a second time only over the same sites, or over a set that differs by three and more.
+- sums the uploads of one round, and the measures of the same models, over one set of sites only (summed.py).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from bayes_core import masks, shares
-from bayes_core.privacy import Normal, system_normal
+from bayes_core.privacy import Normal, clip_jointly, normal_from
 from client_app.masking import Masking, Secrets, public_of
 from client_app.redact import SiteError
+from client_app.summed import noise_of, require_one_release, require_same
 from fedbayes.protocol import messages as key
 from fedbayes.protocol import secure as agreed
 from fedbayes.protocol.codec import record_of
 from fedbayes.protocol.npy import numbers_of
-from fedbayes.protocol.secure import Cohort, noise_of, reach_of
+from fedbayes.protocol.secure import Cohort, reach_of, share_of_noise
 from fedbayes.protocol.settings import Settings
 
-NORMAL: Normal = system_normal
+
+def keystream_normal(seed: bytes) -> Normal:
+    """Draws that only who has the seed can take off again, the same for the same seed."""
+    return lambda count: normal_from(masks.keystream(seed), count)
+
+
+NORMAL: Callable[[bytes], Normal] = keystream_normal
 
 
 def masked(
@@ -39,16 +48,21 @@ def masked(
     uuid, number = str(said[key.UUID]), int(said[key.ROUND])  # type: ignore[arg-type]
     notes = RecordDict({key.NOTES: reply[key.NOTES]} if key.NOTES in reply else {})
     parts = cohort.parts_of(secrets.name)
-    if not parts:  # it trains for itself
+    refuses = key.REFUSAL in notes.get(key.NOTES, ConfigRecord())
+    if not parts or (refuses and agreed.UPLOAD in parts):  # it trains for itself, or is not in this sum
         return notes
     private, before = secrets.private(), secrets.state()
     _require_fit(secrets, cohort, public_of(private), before.get("masked"), settings.run_name)
     vectors: dict[str, masks.Vector] = {}
     layouts: dict[str, str] = {}
+    added, noise = "", {}
     if agreed.UPLOAD in parts:
-        if words := dict(notes.get(key.NOTES, {})).get(key.REFUSAL):
-            raise SiteError(str(words))  # not in the sum, as one that is gone
-        steps = steps_of(_changes(reply, asked), cohort.weight(examples), settings, len(cohort.upload))
+        noise = noise_of(before, uuid, number) if settings.dp_noise else {}
+        seed = bytes.fromhex(noise.get("seed", ""))
+        steps = steps_of(_changes(reply, asked), cohort.weight(examples), settings, len(cohort.upload), seed)
+        if settings.dp_noise:
+            added = sha256(steps.tobytes()).hexdigest()
+            require_one_release(before, uuid, number, added)
         vectors[agreed.UPLOAD] = masks.narrow(steps)
         report = dict(reply[key.REPORT]) if key.REPORT in reply else {}
         if (spent := report.pop(key.EPSILON, None)) is not None:  # by its ledger, not by its data
@@ -58,15 +72,17 @@ def masked(
     if agreed.MEASURES in parts:
         layouts[agreed.MEASURES], numbers = agreed.flat(_measures(reply))
         vectors[agreed.MEASURES] = masks.wide(numbers)
-    context, own_mask = agreed.context_of(asked), os.urandom(masks.SEED)
+    model, own_mask = agreed.model_of(asked), os.urandom(masks.SEED)
+    context = agreed.context_of(asked, model)
     masking = Masking(secrets.name, private, cohort, context)
     for part, vector in vectors.items():
         masking.cover(part, vector, own_mask)
-    split = shares.split(own_mask, len(cohort.names), masks.threshold(len(cohort.names)))
+    split = shares.split(own_mask, len(cohort.names), cohort.least)
     pieces = dict(zip(cohort.names, split, strict=True))
     exchange = {"uuid": uuid, "round": number, "key": public_of(private), "context": context}
-    kept = {**exchange, **cohort.said(), "share": pieces[secrets.name].hex()}
-    secrets.save({"masked": kept, "summed": before.get("summed")})
+    exchange |= {"model": model, "added": added, "share": pieces[secrets.name].hex()}
+    summed = {name: before.get(name) for name in ("summed", "models")}
+    secrets.save({"masked": exchange | cohort.said(), **summed, "noise": noise or before.get("noise")})
     sealed = [
         bytes(agreed.SEALED) if name == secrets.name else masking.seal(name, pieces[name])
         for name in cohort.names
@@ -102,17 +118,19 @@ def unmask(said: Mapping[str, Any], record: ArrayRecord | None, secrets: Secrets
         return RecordDict(
             {key.MASKED: record_of({agreed.PAIRS: _bytes([masking.secrets[name] for name in gone])})}
         )
-    if uploaded := sorted(cohort.upload & set(left)):
-        _require_no_difference(state.get("summed"), asked[0], asked[1], uploaded)
-        state["summed"] = {"uuid": asked[0], "round": asked[1], "sites": uploaded}
+    state |= require_same(state, *(sorted(some & set(left)) for some in (cohort.upload, cohort.measures)))
     sealed = np.zeros((0, 0)) if record is None else record[agreed.SHARES].numpy()
     if sealed.shape != (len(left), agreed.SEALED):
         raise SiteError("it takes a share for this site from each of those who are left")
     own = bytes.fromhex(found["share"])
     opened = [
-        own if name == secrets.name else masking.unseal(name, bytes(line))
+        own if name == secrets.name else masking.unseal(name, bytes(line)) or shares.NONE
         for name, line in zip(left, sealed, strict=True)
     ]
+    if 2 * opened.count(shares.NONE) > len(left):
+        raise SiteError(
+            "most of the shares for this site are none: others were told other things than it was"
+        )
     secrets.save({**state, "survivors": left})
     return RecordDict({key.MASKED: record_of({agreed.SHARES: _bytes(opened)})})
 
@@ -135,19 +153,6 @@ def _require_fit(
             secrets.identity.require(proof, run, name, key_of_it)
 
 
-def _require_no_difference(before: Mapping[str, Any] | None, uuid: str, number: int, left: list[str]) -> None:
-    """SiteError where the difference of two sums would tell of one or two uploads."""
-    if not before or before["uuid"] != uuid or before["round"] < number:
-        return
-    if before["round"] > number:
-        raise SiteError(f"round {before['round']} was summed already, and round {number} lies before it")
-    if 0 < len(apart := set(before["sites"]) ^ set(left)) < masks.FEWEST:
-        raise SiteError(
-            f"round {number} was summed already, and a second sum that differs by {', '.join(sorted(apart))} would "
-            "tell of single uploads; it takes the same sites again"
-        )
-
-
 def _changes(reply: RecordDict, asked: RecordDict) -> dict[str, NDArray[np.float64]]:
     """What is uploaded, (rows, T), less what was received under its name."""
     found = {}
@@ -161,21 +166,32 @@ def _changes(reply: RecordDict, asked: RecordDict) -> dict[str, NDArray[np.float
 
 
 def steps_of(
-    changes: Mapping[str, NDArray[np.float64]], weight: float, settings: Settings, sites: int
+    changes: Mapping[str, NDArray[np.float64]],
+    weight: float,
+    settings: Settings,
+    sites: int,
+    seed: bytes = b"",
 ) -> NDArray[np.int64]:
-    """All changes, one after the other by name, in steps of fixed point; with this site's share of the noise."""
+    """All changes, one after the other by name, in steps of fixed point; with this site's share of the noise.
+
+    The noise is made of `seed` and of what it is added to: for the same changes the same again, and for others another,
+    so that it is never the same in two sums whose difference is not 0.
+    """
+    ordered = [change for _, change in sorted(changes.items())]
+    if not all(np.isfinite(change).all() for change in ordered):
+        raise SiteError("training diverged to values that are not finite")
     reach = reach_of(settings, sites)
-    steps = []
-    for _, change in sorted(changes.items()):
-        if not np.isfinite(change).all():
-            raise SiteError("training diverged to values that are not finite")
-        steps.append(masks.to_steps(change.reshape(-1) * weight, sites, reach))
-        if settings.dp_noise:
-            # in whole steps of its own: what is added to the sum of the changes does not depend on them
-            scales = np.array(settings.dp_scales[: len(change)])[:, None] * noise_of(settings, sites)
-            drawn = NORMAL(change.size).reshape(change.shape) * scales
-            steps[-1] += masks.to_steps(drawn.reshape(-1), sites, reach)
-    return np.concatenate(steps)
+    if not settings.dp_noise:
+        return np.concatenate([masks.to_steps(one.reshape(-1) * weight, sites, reach) for one in ordered])
+    # On its way through float32 a change may have come to lie outside of the clip, and no server clips it again: so it
+    # is clipped here, and its steps are those towards 0.
+    units = clip_jointly([torch.from_numpy(change) for change in ordered], settings.dp_scales)
+    scales = np.concatenate([np.repeat(settings.dp_scales[: len(one)], one.shape[1]) for one in ordered])
+    clipped = np.concatenate([unit.numpy().reshape(-1) for unit in units]) * scales
+    steps = masks.to_steps(clipped * weight, sites, reach, np.trunc)
+    # in whole steps of its own: what is added to the sum of the changes does not depend on them
+    normal = NORMAL(masks.derive(seed, "noise", sha256(steps.tobytes()).hexdigest()))
+    return steps + masks.to_steps(normal(steps.size) * scales * share_of_noise(settings, sites), sites, reach)
 
 
 def _measures(reply: RecordDict) -> agreed.Measures:

@@ -78,6 +78,15 @@ class Cohort:
     def parts_of(self, site: str) -> list[str]:
         return [part for part in (UPLOAD, REPORT, MEASURES) if site in self.members(part)]
 
+    @property
+    def least(self) -> int:
+        """How many of all sites must tell shares, so that two thirds of those in each sum are among them.
+
+        Each of these then knows over whom its round was summed, although others, who only measure, could help as well.
+        """
+        fewest = min((len(some) for some in (self.upload, self.measures) if some), default=0)
+        return max(FEWEST, len(self.names) - fewest // 3)
+
     def too_few(self, left: Sequence[str]) -> str | None:
         """Why these sites cannot be summed over, or None."""
         for what, members in (("uploads", self.upload), ("measures", self.measures)):
@@ -85,22 +94,29 @@ class Cohort:
                 return f"a sum of the {what} of {len(members)} sites hides none of them; it takes {FEWEST}"
             if members and (found := len(members & set(left))) < (least := threshold(len(members))):
                 return f"{found} of {len(members)} sites are left in the sum of {what}, and {least} are the least"
+        if len(set(left)) < self.least:
+            return f"{len(set(left))} of {len(self.names)} sites are left, and {self.least} are the least"
         return None
 
 
-def context_of(asked: RecordDict) -> str:
-    """A digest of everything that all sites of an exchange are told alike.
+def context_of(asked: RecordDict, model: str) -> str:
+    """A digest of everything that all sites of an exchange are told alike, with that of the tensors (`model_of`).
 
     The secrets that two sites have in common are made of it, too. Where a coordinator tells them different things,
     another model say, under which only one site's upload is not 0, their masks do not cancel, nor can they open each
     other's shares (Pasquini, Francati, Ateniese 2022, "Eluding Secure Aggregation in Federated Learning via Model
     Inconsistency").
     """
-    found = sha256()
     common = {
         word: asked[key.EXCHANGE][word] for word in (key.RUN, key.UUID, key.ROUND, key.SETTINGS, key.AGREED)
     }
-    found.update(json.dumps([common, Cohort.read(asked[key.SECURE]).said()], sort_keys=True).encode())
+    told = [common, Cohort.read(asked[key.SECURE]).said(), model]
+    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def model_of(asked: RecordDict) -> str:
+    """A digest of the tensors that a site is sent."""
+    found = sha256()
     for name, record in sorted(asked.array_records.items()):
         for row, array in record.items():
             found.update(json.dumps([name, row, len(array.data)]).encode())
@@ -108,14 +124,14 @@ def context_of(asked: RecordDict) -> str:
     return found.hexdigest()
 
 
-def noise_of(settings: Settings, sites: int) -> float:
+def share_of_noise(settings: Settings, sites: int) -> float:
     """The noise of one site's clipped change, so that those of the fewest sites that a sum may have add up to z."""
     return settings.dp_noise / math.sqrt(threshold(sites))
 
 
 def reach_of(settings: Settings, sites: int) -> float:
     """How far a number of an upload goes before it is cut off; clipped changes with their noise fit in."""
-    clip = max(settings.dp_scales) * (1 + DEVIATIONS * noise_of(settings, sites))
+    clip = max(settings.dp_scales) * (1 + DEVIATIONS * share_of_noise(settings, sites))
     return max(REACH, clip) if settings.dp_noise else REACH
 
 

@@ -28,7 +28,7 @@ from strategies.rounds.late import Late
 from strategies.rounds.measures import Columns, Row, measure
 from strategies.rounds.method import ServerMethod, sent_to
 from strategies.rounds.replies import BadReply, Reply, as_sentence, dropped, unforeseen
-from strategies.rounds.roster import Roster, StrategyError
+from strategies.rounds.roster import HIDDEN_AMONG, Roster, StrategyError
 from strategies.rounds.stages import stages_of
 from strategies.rounds.stages.private import private_among
 from strategies.rounds.state import KEPT, Came, State
@@ -74,6 +74,7 @@ class Loop:
         self.exchange: Exchange[Reply] = Exchange({}, 0.0)
         self.at = 0  # the round that is being trained
         self.refusals: dict[str, str] = {}  # of the latest exchange: who does not train, and why
+        self.unwilling: set[str] = set()  # with secure sums, who has ever refused: it measures all the same
         self.early = EarlyStop(settings.patience)
         self.late = Late()
 
@@ -98,10 +99,14 @@ class Loop:
                 self.tell("note", message=self.private.sentence)
                 break
             due = self._is_due(number - 1) or (closed and number == done + 1)
+            if self.secure:  # whose sites measure the same models again only together
+                again = closed and number == done + 1
+                others = again and self.secure.measured != sorted(self._present(grid))
+                due = due and not self._is_lost and not others
             next_row = self._train(grid, journal, number, due)
             if next_row is None:
                 break
-            if due:
+            if due and not self._is_lost:
                 self._measure(row)
             if number > 0:
                 journal.append(row.columns, row.client_rows(), row.evidence)
@@ -121,6 +126,11 @@ class Loop:
     def _is_due(self, number: int) -> bool:
         """Whether the models after so many rounds are measured; round 1 always is, where most is learned."""
         return number == 1 or (number >= 0 and number % self.settings.eval_every == 0)
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the latest exchange has a secure sum that nobody can open."""
+        return bool(self.secure and self.secure.lost)
 
     # ------------------------------------------------------------------ one exchange
 
@@ -145,15 +155,23 @@ class Loop:
             failures = self.exchange.replies.failures
             for sentence in dropped(failures) if failures else ():
                 self.tell("warning", message=sentence)
-            if sampled and all(site in self.refusals for site in sampled):
-                reason = self.refusals[sampled[0]]
-                self.tell("note", message=f"No site trains any further. Site {sampled[0]}: {reason}.")
+            if self.refusals and self._too_few_train(online, sampled):
+                site, reason = next(iter(self.refusals.items()))
+                who = "Fewer than three sites train" if self.secure else "No site trains"
+                self.tell("note", message=f"{who} any further. Site {site}: {reason}.")
                 return None
             if len(came.uploads) >= self._quorum():
                 self._step(number, came)
                 for name, document in came.documents.items():
                     journal.keep(name, document)
                 return self._row(number, sampled, came)
+            if self.secure and self.secure.lost:
+                if self.secure.lost_in_row < ATTEMPTS:
+                    self.tell("warning", message=f"Round {number} is given up: {self.secure.lost}.")
+                    return self._row(number, sampled, came)
+                raise StrategyError(
+                    f"Round {number}: {self.secure.lost}, {ATTEMPTS} rounds in a row; {saved}."
+                )
             trouble = f"Round {number}: fewer than {self._quorum()} usable replies{self._failures()}"
             self.tell("warning", message=f"{trouble} (attempt {attempt + 1} of {ATTEMPTS}).")
         raise StrategyError(f"{trouble}, {ATTEMPTS} times; {saved}.")
@@ -167,13 +185,20 @@ class Loop:
 
     def _present(self, grid: Grid) -> list[str]:
         """The sites that can be reached and owe no answer."""
-        if not self.late.waiting:
-            return self.roster.online
-        self.late.hear(grid)
-        return [site for site in self.roster.online if site not in self.late.waiting]
+        if self.late.waiting:
+            self.late.hear(grid)
+        away = {*self.late.waiting, *(self.secure.distrusted if self.secure else ())}
+        return [site for site in self.roster.online if site not in away] if away else self.roster.online
+
+    def _too_few_train(self, online: Sequence[str], sampled: Sequence[str]) -> bool:
+        """Whether the run is over, since sites refuse to train: all that were asked, or too many for a secure sum."""
+        if self.secure:
+            return len(set(online) - self.unwilling) < HIDDEN_AMONG
+        return bool(sampled) and all(site in self.refusals for site in sampled)
 
     def _sample(self, online: Sequence[str], number: int, attempt: int) -> list[str]:
         """S of the sites that are there; all of them before round 1, or where a method needs them."""
+        online = [site for site in online if site not in self.unwilling] if self.unwilling else online
         everybody = number < 1 or self.method.traits.every_site
         share = 0 if everybody else self.settings.clients_per_round
         draw = self.private.sample if self.private else sample
@@ -216,10 +241,13 @@ class Loop:
         came = intake.close()
         if self.secure:
             unusable |= self.secure.finish(grid, self.exchange, came, self._quorum(), sites)
+            for words in self.secure.remarks:
+                self.tell("warning", message=words)
         failures = self._absent(number, sampled) | self.exchange.replies.failures | unusable
         self.exchange.replies.failures = dict(sorted(failures.items()))
         content = self.exchange.replies.content
         self.refusals = {site: reply.refusal for site, reply in content.items() if reply.refusal}
+        self.unwilling |= self.refusals.keys() if self.secure else set()
         for site, reply in content.items():
             for note in reply.notes:
                 self.tell("warning", message=f"Site {site}: {note}.")
@@ -230,6 +258,7 @@ class Loop:
         if number < 1 or self.settings.clients_per_round:
             return {}  # nobody knows whether they would have been sampled
         reasons = self.late.reasons() if self.late.waiting else {}
+        reasons |= self.secure.distrusted if self.secure else {}
         asked = self.exchange.messages.keys()
         away = {site: "it cannot be reached" for site in self.roster.sites if site not in self.roster.online}
         return {site: reason for site, reason in (reasons | away).items() if site not in asked}
@@ -322,8 +351,9 @@ class Loop:
             row.evidence["sites"] = {}
         row.add_measures(pooled, each)
         self.early.see(number, pooled)
+        unknown = self.secure.lost if self.secure and self.secure.lost else "it cannot be reached"
         for site in sorted(set(self.roster.sites) - set(each)):
-            reason = self.exchange.replies.failures.get(site, "it cannot be reached")
+            reason = self.exchange.replies.failures.get(site, unknown)
             words = as_sentence(f"Site {site} was not measured for row {number}: {reason}")
             self.tell("warning", message=words)
         self.tell("evaluated", round=number, rounds=self.settings.rounds, **pooled)

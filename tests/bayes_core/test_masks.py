@@ -116,3 +116,15 @@ def test_fewer_shares_fit_every_secret() -> None:
         value += y * above * pow(below, -1, shares.PRIME)
     forged = {**found, 4: (value % shares.PRIME).to_bytes(shares.SIZE)}
     assert shares.join(forged) == other
+
+
+def test_false_shares_are_left_out_as_long_as_enough_are_true() -> None:
+    secret = bytes(range(32))
+    told = dict(enumerate(shares.split(secret, 7, 5), 1))
+    for false in ((), (2,), (2, 6)):
+        some = told | {x: told[x][:-1] + bytes([told[x][-1] ^ 1]) for x in false}
+        true = shares.recover(some, 5, secret.__eq__, iter(range(100)))
+        assert true is not None and set(some) - set(true) == set(false) and shares.join(true) == secret
+    worse = told | {x: bytes(shares.SIZE) for x in (1, 2, 3)}
+    assert shares.recover(worse, 5, secret.__eq__, iter(range(100))) is None
+    assert shares.recover(told | {2: bytes(shares.SIZE)}, 5, secret.__eq__, iter(range(2))) is None, "no more"

@@ -9,20 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from harness import Outcome
-from inprocess import InProcessGrid
+from inprocess import InProcessGrid, sites
 from watched import SITES, Watched
 
 import strategies
 from bayes_core import masks
 from bayes_core.privacy import epsilon_of
 from client_app import secure
+from client_app.masking import Masking, Secrets, public_of
+from client_app.redact import SiteError
 from fedbayes.deploy.keys import make_keys
 from fedbayes.launch.app_bundle import methods
+from fedbayes.protocol import secure as agreed
 from fedbayes.protocol.codec import record_of
 from fedbayes.protocol.columns import MEASURED
+from fedbayes.protocol.secure import Cohort
 from fedbayes.protocol.settings import Settings, defaults
 from strategies.rounds.stages.secure import Secure, impossible
 
@@ -136,12 +142,144 @@ def test_sites_that_were_told_different_things_do_not_add_up(
 
     def lie(self: Secure, messages: Any, *arguments: Any) -> None:
         prepare(self, messages, *arguments)
-        rows = {row: array.numpy() for row, array in messages["0"].content["w"].items()}
-        messages["0"].content["w"] = record_of({**rows, "mu": rows["mu"] + np.float32(1e-3)})
+        for site in {"0"} & set(messages):
+            rows = {row: array.numpy() for row, array in messages[site].content["w"].items()}
+            messages[site].content["w"] = record_of({**rows, "mu": rows["mu"] + np.float32(1e-3)})
 
     monkeypatch.setattr(Secure, "prepare", lie)
-    with pytest.raises(Exception, match="a share of site 0 that is not for this site"):
-        federate(grid=watched, rounds=1, secure_sum=True, eval_every=10)
+    run = federate(grid=watched, rounds=1, secure_sum=True, eval_every=10)
+    assert not watched.sums and run.rows[1]["clients_ok"] == "0"
+    assert "Round 1 is given up: the mask of site 0 does not open." in run.said("warning")
+    question = next(message for site, message in watched.asked if site == 0)
+    with pytest.raises(Exception, match="others were told other things than it was"):
+        ask(watched, 0, question)
+
+
+# ---------------------------------------------------------------- a hostile site, the first to answer
+
+
+def altered(grid: Watched, kind: str, change: Callable[[dict[str, Any]], None], *rounds: int) -> None:
+    """Site 0 changes the arrays of what it masks or tells, in every round or in these."""
+
+    def watch(site: int, message: Message, reply: Message) -> Message | None:
+        number = int(message.content.get("exchange", message.content.get("unmask", {})).get("round", 0))  # type: ignore[union-attr]
+        right = message.metadata.message_type == kind and number in (rounds or range(99))
+        if site == 0 and right and "masked" in reply.content:
+            arrays = {name: array.numpy().copy() for name, array in reply.content["masked"].items()}
+            change(arrays)
+            reply.content["masked"] = record_of(arrays)
+        return grid.watch(site, message, reply)
+
+    grid.interfere = watch
+
+
+def other_layout(arrays: dict[str, Any]) -> None:
+    text = json.dumps([["report", "lost", 0]]).encode()
+    arrays["report.layout"] = np.frombuffer(text, np.uint8)[None]
+
+
+def longer(arrays: dict[str, Any]) -> None:
+    arrays["report"] = np.concatenate([arrays["report"]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (other_layout, "other report than those of most sites"),
+        (longer, "a layout of report that its numbers do not fit"),
+    ],
+)
+def test_a_site_that_lays_its_figures_out_otherwise_is_left_out_and_named(
+    federate: Federate, watched: Watched, change: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    altered(watched, "train", change)
+    run = federate(grid=watched, rounds=2, secure_sum=True, eval_every=10)
+    assert [row["clients_ok"] for row in run.rows[1:]] == [str(SITES - 1)] * 2
+    assert all((one == watched.plain(number, 0)).all() for number, one in enumerate(watched.sums, 1))
+    statuses = {row["site"]: row["status"] for row in run.clients if row["round"] == "1"}
+    assert statuses == {**{str(i): "ok" for i in range(1, SITES)}, "0": f"failed: {words}"}
+
+
+def all_false(arrays: dict[str, Any]) -> None:
+    if "shares" in arrays:
+        arrays["shares"] ^= 1
+
+
+def one_false(arrays: dict[str, Any]) -> None:
+    if "shares" in arrays:
+        arrays["shares"][3] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            all_false,
+            [f"Site 0 told a false share of the mask of 0, 1, 2 and {more} more." for more in (2, 3, 3)],
+        ),
+        (one_false, ["Site 0 told a false share of the mask of 3; or site 3 has dealt it."] * 3),
+    ],
+    ids=["all", "one"],
+)
+def test_false_shares_open_the_sum_all_the_same_and_are_named(
+    federate: Federate, watched: Watched, change: Callable[[dict[str, Any]], None], words: list[str]
+) -> None:
+    altered(watched, "query.unmask", change)
+    watched.lost = {(4, 1)}
+    run = federate(grid=watched, rounds=2, secure_sum=True, eval_every=10, round_timeout=30)
+    assert (watched.sums[0] == watched.plain(1, 4)).all() and (watched.sums[1] == watched.plain(2)).all()
+    assert [said for said in run.said("warning") if "false" in said] == words
+    assert run.rows[2]["clients_ok"] == str(SITES)
+
+
+def unsealed(arrays: dict[str, Any]) -> None:
+    arrays["shares"] ^= 1
+
+
+def some_unsealed(arrays: dict[str, Any]) -> None:
+    arrays["shares"][3:] ^= 1
+
+
+def another_check(arrays: dict[str, Any]) -> None:
+    arrays["check"] ^= 1
+
+
+@pytest.mark.parametrize("change", [unsealed, some_unsealed, another_check])
+def test_a_site_whose_mask_does_not_open_costs_one_round_and_is_left_out(
+    federate: Federate, watched: Watched, change: Callable[[dict[str, Any]], None]
+) -> None:
+    """What the others have told of that round is told: they sum it over no other sites, and the next one without it."""
+    altered(watched, "train", change)
+    run = federate(grid=watched, rounds=3, secure_sum=True, eval_every=1)
+    assert run.state == "finished"
+    assert [row["clients_ok"] for row in run.rows[1:]] == ["0", "5", "5"]
+    assert len(watched.sums) == 2 and all(
+        (one == watched.plain(number)).all() and len(watched.steps[number]) == SITES - 1
+        for number, one in enumerate(watched.sums, 2)
+    )
+    assert "Round 1 is given up: the mask of site 0 does not open." in run.said("warning")
+    told = {row["site"]: row["status"] for row in run.clients if row["round"] == "2"}
+    assert told["0"] == "failed: the shares of its mask do not fit together" and told["1"] == "ok"
+    assert run.rows[2]["gm_accuracy"] and run.rows[3]["gm_accuracy"]
+
+
+def test_the_same_while_another_site_is_missing(federate: Federate, watched: Watched) -> None:
+    """Of six sites four are the least: two are lost, and of the four one has dealt false shares."""
+    watched.lost = {(4, 1), (5, 1)}
+    altered(watched, "train", unsealed)
+    run = federate(grid=watched, rounds=3, secure_sum=True, eval_every=10, round_timeout=30)
+    assert [row["clients_ok"] for row in run.rows[1:]] == ["0", "5", "5"]
+
+
+def test_where_most_lie_the_run_ends_in_a_sentence(federate: Federate, watched: Watched) -> None:
+    def watch(site: int, message: Message, reply: Message) -> Message | None:
+        if site < 3 and "unmask" in message.content:
+            reply.content["masked"] = record_of({"shares": reply.content["masked"]["shares"].numpy() ^ 1})
+        return Watched.watch(watched, site, message, reply)
+
+    watched.interfere = watch
+    with pytest.raises(Exception, match=r"Round 3: more sites told false shares .*, 3 rounds in a row"):
+        federate(grid=watched, rounds=5, secure_sum=True, eval_every=10)
     assert not watched.sums
 
 
@@ -201,6 +339,65 @@ def test_a_site_answers_the_same_question_alike_and_no_other(
     assert any("of one exchange, this site unmasks one sum only" in words for words in tried)
     assert "nothing is unmasked: 3 of 6 sites are left in the sum of uploads, and 4 are the least" in tried
     assert (grid.sums[0] == grid.plain(1, 5)).all()
+
+
+# ---------------------------------------------------------------- what is told of a site that is gone
+
+
+def exchanged(folder: Path, number: int, attempt: int) -> tuple[dict[str, Secrets], dict[str, RecordDict]]:
+    """Four sites that have masked one exchange, by their own code: what they keep, and what they send."""
+    names = [f"s{i}" for i in range(4)]
+    kept = {name: Secrets(folder / name, name, False) for name in names}
+    if number == 1:
+        for one in kept.values():
+            one.introduce("run")
+    keys = tuple(public_of(one.private()) for one in kept.values())
+    cohort = Cohort(attempt, tuple(names), keys, ("",) * 4, frozenset(names), frozenset())
+    base = np.zeros(100, np.float32)
+    said = {"run": "run", "uuid": "u", "round": number, "settings": "s", "agreed": "a"}
+    asked = RecordDict(
+        {"exchange": ConfigRecord(said), "secure": ConfigRecord(cohort.said()), "w": record_of({"mu": base})}
+    )
+    settings = Settings.parse(defaults() | {"secure-sum": True, "run-name": "run"})
+    sent = {}
+    for i, (name, one) in enumerate(kept.items()):
+        upload = np.random.default_rng(i).normal(size=100).astype(np.float32)
+        reply = RecordDict({"w": record_of({"mu": upload}), "report": MetricRecord({"loss": 1.0})})
+        sent[name] = secure.masked(reply, asked, settings, one, 10)
+    return kept, sent
+
+
+@pytest.mark.parametrize("of_round", [1, 2])
+def test_what_is_told_of_a_late_site_opens_none_of_its_shares(tmp_path: Path, of_round: int) -> None:
+    """The coordinator has all seeds of pairs with s3, and s3's own upload of that round, or of the next one.
+
+    Whichever key it makes of a seed as it would be for a share, no share opens: s3's own mask stays on.
+    """
+    kept, sent = exchanged(tmp_path, 1, 1)
+    said = {"uuid": "u", "round": 1, "attempt": 1, "survivors": ["s0", "s1", "s2"], "reveal": False}
+    pairs = {
+        name: bytes(secure.unmask(said, None, kept[name])["masked"]["pairs"].numpy()[0])
+        for name in ("s0", "s1", "s2")
+    }
+    if of_round == 2:
+        kept, sent = exchanged(tmp_path, 2, 2)
+        assert not set(pairs.values()) & set(masking_of(kept["s3"]).secrets.values())
+    sealed = sent["s3"]["masked"]["shares"].numpy()
+    context = kept["s3"].state()["masked"]["context"]
+    for place, (name, seed) in enumerate(pairs.items()):
+        line = bytes(sealed[place])
+        for words in (("share", "s3", name), ("share", context, "s3", name), ("pair", context, name, "s3")):
+            with pytest.raises(InvalidTag):
+                AESGCM(masks.derive(seed, *words)).decrypt(line[:12], line[12:], None)
+        with pytest.raises(InvalidTag):
+            AESGCM(seed).decrypt(line[:12], line[12:], None)
+        if of_round == 1:
+            assert masking_of(kept[name]).unseal("s3", line), "who it is for can open it"
+
+
+def masking_of(kept: Secrets) -> Masking:
+    found = kept.state()["masked"]
+    return Masking(kept.name, kept.private(), Cohort.read(found), found["context"])
 
 
 def test_a_site_masks_once_an_exchange_and_knows_its_own_key(
@@ -270,6 +467,116 @@ def test_a_round_is_summed_again_only_over_the_same_sites(
     calm = federate("calm", clients=SITES, rounds=2, secure_sum=True, eval_every=10)
     whole = federate("torn", grid=Watched(monkeypatch), rounds=2, secure_sum=True, eval_every=10, resume=True)
     assert whole.metrics == calm.metrics
+
+
+class Cohorts:
+    """Sites by their own code, of which a coordinator asks for sums over sets of its choice, in one round."""
+
+    def __init__(self, folder: Path, count: int, **settings: Any) -> None:
+        self.kept = {f"{i:02}": Secrets(folder / f"{i:02}", f"{i:02}", False) for i in range(1, count + 1)}
+        self.keys = {name: one.introduce("run")["key"] for name, one in self.kept.items()}
+        words = {"secure-sum": True, "run-name": "run", **settings}
+        self.settings = Settings.parse(defaults() | words)
+        self.attempt = 0
+
+    def sums(
+        self,
+        numbers: range | tuple[int, ...],
+        measure: bool = False,
+        model: float = 0.0,
+        trained: float = 1.0,
+    ) -> tuple[int, str]:
+        """How many of these sites help to sum over them, and what the others say."""
+        names = tuple(f"{i:02}" for i in numbers)
+        everybody, nobody = frozenset(names), frozenset[str]()
+        self.attempt += 1
+        keys = tuple(self.keys[name] for name in names)
+        members = (nobody, everybody) if measure else (everybody, nobody)
+        cohort = Cohort(self.attempt, names, keys, ("",) * len(names), *members)
+        base = np.full(10, model, np.float32)
+        said = {"run": "run", "uuid": "u", "round": 1, "settings": "s", "agreed": "a"}
+        asked = RecordDict(
+            {
+                "exchange": ConfigRecord(said),
+                "secure": ConfigRecord(cohort.said()),
+                "w": record_of({"mu": base}),
+            }
+        )
+        sent, helped, words = {}, 0, ""
+        for name in names:
+            reply = RecordDict(
+                {"w": record_of({"mu": base + np.float32(trained)}), "report": MetricRecord({})}
+            )
+            try:
+                sent[name] = secure.masked(reply, asked, self.settings, self.kept[name], 10)["masked"]
+            except SiteError as error:
+                return 0, str(error)
+        for place, name in enumerate(names):
+            sealed = record_of({"shares": np.stack([sent[one]["shares"].numpy()[place] for one in names])})
+            question = {"uuid": "u", "round": 1, "attempt": self.attempt, "survivors": names, "reveal": True}
+            try:
+                secure.unmask(question, sealed, self.kept[name])
+                helped += 1
+            except SiteError as error:
+                words = str(error)
+        return helped, words
+
+
+def test_no_sums_of_one_round_differ_by_a_few_sites(tmp_path: Path) -> None:
+    """Of {1…12}, {1…9} and {2…12}, or {1…9} and {10, 11, 12, 1}, a difference would be the upload of site 1."""
+    sites = Cohorts(tmp_path, 12)
+    assert sites.sums(range(1, 13)) == (12, "")
+    for others in (range(1, 10), range(2, 13), (1, 10, 11, 12), range(4, 13)):
+        helped, words = sites.sums(others)
+        assert helped == 0 and "round 1 was summed already, and a second sum that differs by" in words
+    assert sites.sums(range(1, 13)) == (12, ""), "the same once more"
+
+
+def test_those_who_only_measure_do_not_open_a_sum_of_uploads_without_those_in_it() -> None:
+    """Twelve sites of which six upload: shares of eight could else be had without four of the six."""
+    names = tuple(f"{i:02}" for i in range(12))
+    cohort = Cohort(1, names, ("",) * 12, ("",) * 12, frozenset(names[:6]), frozenset(names))
+    assert cohort.least == 10 and cohort.too_few(names[:10]) is None
+    assert cohort.too_few([*names[:4], *names[6:11]]) == "9 of 12 sites are left, and 10 are the least"
+    for count in range(3, 100):  # where all upload, it is two thirds
+        names = tuple(f"{i:02}" for i in range(count))
+        everybody = Cohort(1, names, ("",) * count, ("",) * count, frozenset(names), frozenset(names))
+        assert everybody.least == masks.threshold(count)
+
+
+def test_measures_of_the_same_models_are_summed_over_the_same_sites(tmp_path: Path) -> None:
+    sites = Cohorts(tmp_path, 5)
+    assert sites.sums(range(1, 6), measure=True) == (5, "")
+    assert sites.sums(range(1, 5), measure=True, model=0.5) == (4, ""), "another model"
+    helped, words = sites.sums(range(1, 5), measure=True)
+    assert helped == 0 and "these models were measured already, over other sites" in words
+    assert sites.sums(range(1, 6), measure=True) == (5, "")
+
+
+def test_with_noise_a_round_leaves_a_site_once(tmp_path: Path) -> None:
+    sites = Cohorts(tmp_path, 4, **{"dp-noise": 1.0})
+    assert sites.sums(range(1, 5)) == (4, "")
+    assert sites.sums(range(1, 5)) == (4, ""), "the same once more"
+    helped, words = sites.sums(range(1, 5), trained=0.25)
+    assert helped == 0 and "with noise it adds to a round once" in words
+
+
+def test_a_closed_run_that_goes_on_with_fewer_sites_is_not_measured_again(
+    federate: Federate, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last models have been measured with all of them: the difference would be the missing site's tallies."""
+    first = federate("more", grid=watched, rounds=2, secure_sum=True, eval_every=2)
+    fewer = Watched(monkeypatch)
+    fewer.offline = {3}
+    run = federate("more", grid=fewer, rounds=3, secure_sum=True, eval_every=2, resume=True)
+    assert [row["round"] for row in run.rows] == ["0", "1", "2", "3"]
+    assert run.metrics[2] == first.metrics[2] and run.rows[3]["gm_accuracy"]
+    again = federate("all", grid=Watched(monkeypatch), rounds=2, secure_sum=True, eval_every=2)
+    whole = federate("all", grid=Watched(monkeypatch), rounds=3, secure_sum=True, eval_every=2, resume=True)
+    assert whole.metrics[2] == again.metrics[2]
+    assert len((whole.folder / "evaluations.jsonl").read_text().splitlines()) == 4, (
+        "with the same sites it is"
+    )
 
 
 @pytest.fixture
@@ -486,6 +793,47 @@ def test_nothing_that_the_coordinator_has_contains_a_single_upload(
         assert not any(one in content for content in (*sent, *stored))
 
 
+# ---------------------------------------------------------------- budgets of single examples
+
+
+def after(rounds: int) -> float:
+    """ε of so many rounds of the settings below: two passes over the examples in each."""
+    return epsilon_of(math.sqrt(2 * rounds) / 5, 1e-5) + 1e-9
+
+
+SPENDING = {"dp_example_noise": 5.0, "dp_example_batch": 10, "secure_sum": True, "eval_every": 1}
+
+
+def test_a_run_whose_sites_have_spent_their_budgets_ends_saved(federate: Federate, tmp_path: Path) -> None:
+    run = federate(grid=sites(tmp_path / "far"), rounds=5, dp_example_epsilon=after(2), **SPENDING)
+    assert run.state == "finished" and [row["round"] for row in run.rows] == ["0", "1", "2"]
+    assert all(row["gm_accuracy"] for row in run.rows)
+    (note,) = [words for words in run.said("note") if "any further" in words]
+    assert note.startswith(
+        "Fewer than three sites train any further. Site site-0: its privacy budget is spent"
+    )
+
+
+def test_a_site_that_has_spent_its_budget_still_measures(federate: Federate, tmp_path: Path) -> None:
+    grid = sites(tmp_path / "far", 5)
+    node = list(grid.contexts)[1]
+    grid.contexts[node].node_config["dp-budget"] = f"{after(1)}@1e-5"
+    asked: list[tuple[int, bool, bool]] = []
+
+    def look(site: int, message: Message, reply: Message) -> Message:
+        if site == 1 and "exchange" in message.content:
+            said = message.content["exchange"]
+            asked.append((int(said["round"]), bool(said["train"]), "masked" in reply.content))  # type: ignore[arg-type]
+        return reply
+
+    grid.interfere = look
+    run = federate(grid=grid, rounds=3, **SPENDING)
+    assert [row["clients_ok"] for row in run.rows[1:]] == ["5", "4", "4"]
+    assert asked == [(1, True, True), (2, True, False), (3, False, True), (4, False, True)]
+    told = {row["site"]: row["status"] for row in run.clients if row["round"] == "2"}
+    assert told["site-1"].startswith("failed: its privacy budget is spent")
+
+
 # ---------------------------------------------------------------- with noise
 
 
@@ -494,7 +842,8 @@ def test_the_noise_of_the_fewest_sites_adds_up(monkeypatch: pytest.MonkeyPatch) 
     settings = Settings.parse(
         defaults() | {"dp-noise": 3.0, "dp-clip": 0.5, "dp-clip-rho": 0.1, "secure-sum": True}
     )
-    monkeypatch.setattr(secure, "NORMAL", np.random.default_rng(1).standard_normal)
+    drawn = np.random.default_rng(1).standard_normal
+    monkeypatch.setattr(secure, "NORMAL", lambda seed: drawn)
     still = {"w": np.zeros((2, 10_000))}
     total = sum(secure.steps_of(still, 1.0, settings, 10) for _ in range(7))
     reach = max(4.0, 0.5 * (1 + 8 * 3 / math.sqrt(7)))
@@ -507,7 +856,7 @@ def test_both_together(federate: Federate, monkeypatch: pytest.MonkeyPatch) -> N
     """Without draws it is the mean of clipped changes over all that were asked; with them ε is what z says."""
     same = {"rounds": 2, "dp_noise": 5.0, "dp_clip": 0.05, "dp_clip_rho": 0.05, "clients": 4}
     monkeypatch.setattr("strategies.rounds.stages.private.NORMAL", np.zeros)
-    monkeypatch.setattr(secure, "NORMAL", np.zeros)
+    monkeypatch.setattr(secure, "NORMAL", lambda seed: np.zeros)
     plain, run = federate("plain", **same), federate("secure", **same, secure_sum=True)
     assert torch.allclose(run.tensors["w"], plain.tensors["w"], atol=1e-6, rtol=0)
     expected = [epsilon_of(math.sqrt(t) / 5, 1e-5) for t in (1, 2)]
@@ -523,3 +872,49 @@ def test_noise_comes_from_the_sites_alone(federate: Federate, monkeypatch: pytes
     moved = run.tensors["w"][0].double()
     # 4 sites, 3 the least: σ² = 25·4/3, divided by 4
     assert moved.std() == pytest.approx(5 * math.sqrt(4 / 3) / 4, rel=0.05)
+
+
+def test_a_round_that_is_repeated_has_the_same_noise_bit_by_bit(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator dies with the sum in its hands, and sums again when it goes on: that is one release, not two."""
+    from server_app.runs import RunFolder
+
+    save, same = (
+        RunFolder.save_checkpoint,
+        {"rounds": 2, "secure_sum": True, "dp_noise": 5.0, "eval_every": 10},
+    )
+
+    def torn(self: RunFolder, server_round: int, *arguments: Any) -> None:
+        if server_round == 2:
+            raise KeyboardInterrupt
+        save(self, server_round, *arguments)
+
+    grid = Watched(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_checkpoint", torn)
+        with pytest.raises(KeyboardInterrupt):
+            federate("torn", grid=grid, **same)
+    run = federate("torn", grid=grid, resume=True, **same)
+    one, two, two_again = grid.sums
+    assert (two == two_again).all()
+    assert (one != two).mean() > 0.99, "another round has other noise"
+    assert float(run.rows[2]["epsilon"]) == pytest.approx(epsilon_of(math.sqrt(2) / 5, 1e-5), abs=1e-6)
+
+
+def test_no_step_leads_out_of_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that was clipped, and then rounded to float32 with the model under it, is a little too long again."""
+    words = {"dp-noise": 3.0, "dp-clip": 0.5, "dp-clip-rho": 0.1, "secure-sum": True}
+    settings = Settings.parse(defaults() | words)
+    monkeypatch.setattr(secure, "NORMAL", lambda seed: np.zeros)
+    drawn = np.random.default_rng(1)
+    units = drawn.normal(size=(2, 5000))
+    change = units / np.linalg.norm(units) * np.array([[0.5], [0.1]])
+    base = drawn.normal(size=change.shape).astype(np.float32)
+    rounded = (base + change).astype(np.float32).astype(np.float64) - base
+    scales = np.array([[0.5], [0.1]])
+    for one in (rounded, 1.0001 * change, 7 * change):
+        assert np.linalg.norm(one / scales) > 1
+        steps = secure.steps_of({"w": one}, 1.0, settings, 10)
+        numbers = masks.from_narrow(masks.narrow(steps), 10, agreed.reach_of(settings, 10)).reshape(2, -1)
+        assert 0.999 < np.linalg.norm(numbers / scales) <= 1

@@ -1,5 +1,6 @@
 """What leaves a site, name by name, and what a curious coordinator reads out of it (docs/security.md)."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -171,10 +172,11 @@ def test_a_curious_coordinator_learns_which_classes_a_site_holds(federate: Feder
 def test_of_masked_uploads_it_learns_nothing(federate: Federate, tmp_path: Path) -> None:
     """The same attack on what leaves a site of a secure sum: half of the classes are right, as by chance.
 
-    Twelve guesses of five classes of ten: 30 hits are expected, with a standard deviation of 2.9. 45 are more than
-    five of these away.
+    A guess of five classes of ten has k hits with the probability C(5, k)²/C(10, 5): 2.5 of them, with a variance of
+    25/36. Two hundred guesses have 500, and four standard deviations are 47: by chance alone this test fails once in
+    16 000 runs. In the open all 1000 are right.
     """
-    settings = Settings.parse(defaults() | {"size": "10+10", "rounds": 3})
+    settings, rounds = Settings.parse(defaults() | {"size": "10+10"}), 50
     truth = {number: set(load(settings, number, 4).y_train.tolist()) for number in range(4)}
     hits: list[int] = []
 
@@ -187,8 +189,11 @@ def test_of_masked_uploads_it_learns_nothing(federate: Federate, tmp_path: Path)
 
     grid = sites(tmp_path / "far")
     grid.interfere = look
-    federate(grid=grid, size="10+10", rounds=3, local_steps=20, batch_size=50, secure_sum=True)
-    assert len(hits) == 12 and 15 < sum(hits) < 45
+    same = {"size": "10+10", "rounds": rounds, "local_steps": 20, "batch_size": 50}
+    federate(grid=grid, secure_sum=True, eval_every=100, **same)
+    guesses = 4 * rounds
+    assert len(hits) == guesses
+    assert abs(sum(hits) - 2.5 * guesses) < 4 * math.sqrt(25 / 36 * guesses)
 
 
 @pytest.mark.parametrize(("noise", "right"), [(0.5, 1.0), (2.68, 0.87)])

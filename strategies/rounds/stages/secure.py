@@ -56,6 +56,10 @@ class Secure:
         self.measured: list[str] = []  # those whose measures are in the sum that was opened
         self.means: Columns = {}
         self.spent: dict[str, dict[str, Any]] = {}  # by site: what it says openly of its own budget
+        self.lost = ""  # why the latest sum cannot be opened any more, nor asked for again
+        self.lost_in_row = 0
+        self.distrusted: dict[str, str] = {}  # by site, why it takes no further part
+        self.remarks: list[str] = []  # of the latest exchange, on sites that are in its sum
 
     @property
     def least(self) -> int:
@@ -71,9 +75,11 @@ class Secure:
     def close(self, used: int) -> list[Arrival]:
         return []
 
-    def memory(self) -> None: ...
+    def memory(self) -> dict[str, Any]:
+        return {"measured": self.measured}
 
-    def remember(self, memory: Any) -> None: ...
+    def remember(self, memory: Any) -> None:
+        self.measured = list(map(str, (memory or {}).get("measured", [])))
 
     # ------------------------------------------------------------------ one exchange
 
@@ -111,7 +117,7 @@ class Secure:
         self.said = {word: said[word] for word in (key.UUID, key.ROUND, key.SETTINGS)}
         self.parts = dict(sorted(self.method.expects(state, "", {}).items()))
         self.sums = MaskedSums(cohort, sum(_base(part).numel() for part in self.parts.values()))
-        self.measured, self.spent = [], {}
+        self.measured, self.spent, self.lost, self.remarks = [], {}, "", []
         for message in messages.values():
             message.content[key.SECURE] = ConfigRecord(cohort.said())
 
@@ -120,32 +126,56 @@ class Secure:
         if not self.sums.cohort.parts_of(site):
             return
         if key.MASKED not in reply.arrays:
-            raise BadReply("nothing masked")
+            raise BadReply(reply.refusal or "nothing masked")
         self.sums.take(site, reply.arrays[key.MASKED])
         self.spent[site] = {name: value for name, value in reply.report.items() if name == key.EPSILON}
 
     def finish(
         self, grid: Grid, main: Exchange[Reply], came: Came, quorum: int, sites: Mapping[str, Site]
     ) -> Failures:
-        """Open the sums into `came`; where that cannot be, who is the reason, and `came` has no uploads."""
-        cohort, left = self.sums.cohort, self.sums.left
+        """Open the sums into `came`; where that cannot be, `came` has no uploads. Who is not in them, and why."""
+        odd, cohort, left = self.sums.settle(), self.sums.cohort, self.sums.left
         uploaded = [site for site in left if site in cohort.upload]
         if not left or cohort.too_few(left) or (cohort.upload and len(uploaded) < quorum):
-            return {}
+            return odd
         if gone := [name for name in cohort.names if name not in left]:
             pairs = self._ask(grid, main, sites, agreed.PAIRS, (len(gone), masks.SEED))
             if pairs.failures:
-                return _unanswered(pairs.failures)
+                return odd | _unanswered(pairs.failures)
             self.sums.without(gone, pairs.content)
         told = self._ask(grid, main, sites, agreed.SHARES, (len(left), shares.SIZE))
-        if len(told.content) < masks.threshold(len(cohort.names)):
-            return _unanswered(told.failures)
-        if (odd := self.sums.open(told.content)) is not None:
-            return {odd: "the shares of its mask do not fit together"}
+        if len(told.content) < cohort.least:
+            return odd | _unanswered(told.failures)
+        if closed := self._opened(told.content):
+            return odd | closed
         self.measured = sorted(cohort.measures & set(left))
         if uploaded:
             self._hand_over(came, uploaded, sites)
-        return {}
+        return odd
+
+    def _opened(self, told: Mapping[str, masks.Vector]) -> Failures:
+        """Take the last masks off; where that cannot be, whose do not open.
+
+        Sites sum a round once, so it is lost then. A site whose mask does not open while others' do is left out from
+        here on: it has dealt false shares, or more than a third of the others have told such of it.
+        """
+        opened, left = self.sums.open(told), self.sums.left
+        for liar, whose in opened.liars.items():
+            names = ", ".join(whose[:3]) + (f" and {len(whose) - 3} more" if len(whose) > 3 else "")
+            doubt = f"; or site {names} has dealt it" if len(whose) == 1 else ""
+            self.remarks.append(f"Site {liar} told a false share of the mask of {names}{doubt}.")
+        self.lost_in_row = self.lost_in_row + 1 if opened.closed else 0
+        if not opened.closed:
+            return {}
+        if self.private and self.sums.cohort.upload:
+            self.private.release()  # whoever has the missing mask could open the sum
+        words = "the shares of its mask do not fit together"
+        if len(opened.closed) < len(left):
+            self.lost = f"the mask of site {', '.join(opened.closed)} does not open"
+            self.distrusted |= dict.fromkeys(opened.closed, words)
+        else:
+            self.lost = "more sites told false shares than a sum can do without"
+        return dict.fromkeys(opened.closed, words)
 
     def _ask(
         self, grid: Grid, main: Exchange[Reply], sites: Mapping[str, Site], what: str, shape: tuple[int, int]

@@ -100,7 +100,13 @@ def test_a_reply_that_cannot_be_added_is_refused_before_anything_is(
     with pytest.raises(BadReply, match=sentence):
         sums.take("a", record_of(reply(**changed)))
     assert not sums.totals and not sums.left and not sums.layouts
-    sums.take("a", record_of(reply()))
-    assert sums.left == ["a"]
-    with pytest.raises(BadReply, match="other report than those of the sites before it"):
-        sums.take("b", record_of(reply(**{"report.layout": words('[["report", "lost", 0]]')})))
+    assert not sums.settle() and not sums.totals
+
+
+def test_what_most_sites_say_is_the_layout_whoever_comes_first() -> None:
+    sums = MaskedSums(COHORT, 4)
+    sums.take("a", record_of(reply(**{"report.layout": words('[["report", "lost", 0]]')})))
+    for site in ("b", "c"):
+        sums.take(site, record_of(reply(upload=np.arange(4, dtype=np.uint32))))
+    assert sums.settle() == {"a": "other report than those of most sites"}
+    assert sums.left == ["b", "c"] and sums.totals["upload"].tolist() == [0, 2, 4, 6]
