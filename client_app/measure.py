@@ -21,7 +21,7 @@ from bayes_core.predict.histograms import (
 )
 from bayes_core.predict.metrics import tally, tally_numbers
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
-from client_app.calibrate import threshold, validated
+from client_app.calibrate import promise, validated
 from client_app.method import ClientMethod
 from client_app.prepare import Pair
 from client_app.site import Site
@@ -125,7 +125,7 @@ def _conformal(
         """The same draws for validation and test: the model treats both alike."""
         return method.stream(server_round, f"evaluate {name}")
 
-    found = threshold(method, model, site.validation, generator())
+    found = promise(method, model, site.validation, generator())
     if site.data.classes:
         measured = measured_sets(model.predict(x, samples, generator()).probabilities, y, found)
         return dict(zip((CONFORMAL[0], CONFORMAL[1]), measured, strict=True))
