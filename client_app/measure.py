@@ -16,6 +16,7 @@ from bayes_core.predict.histograms import (
     answer_counts,
     confusion_counts,
     entropy_counts,
+    label_counts,
     score_counts,
     value_counts,
 )
@@ -56,9 +57,8 @@ def measure(
             counts[f"{name}_entropy"] = entropy_counts(predicted)
             counts[f"{name}_answers"] = answer_counts(predicted, site.data.y_test.reshape(-1))
             records |= found
-            if tells_labels and not site.data.many and len(site.data.classes) <= MOST_CLASSES:
-                counts[f"{name}_confusion"] = confusion_counts(predicted, site.data.y_test)
-                counts[f"{name}_scores"] = score_counts(predicted, site.data.y_test)
+            if tells_labels and len(site.data.classes) <= MOST_CLASSES:
+                counts[f"{name}_confusion"], counts[f"{name}_scores"] = _single(predicted, site)
             if fitted is not None:
                 temperatures[name] = fitted
         else:
@@ -108,6 +108,14 @@ def _classes(
             tallies[f"{name}_scaled"] = tally(scale(found.probabilities, fitted), y)
     records = {title: MetricRecord(dict(sums)) for title, sums in tallies.items()}
     return records, found.probabilities, fitted
+
+
+def _single(predicted: Tensor, site: Site) -> tuple[list[int], list[int]]:
+    """How each class or label fares."""
+    y = site.data.y_test
+    if site.data.many:
+        return label_counts(predicted, y)
+    return confusion_counts(predicted, y), score_counts(predicted, y)
 
 
 def _conformal(

@@ -10,7 +10,8 @@ Of numbers it is a promise for each group of examples (Mondrian; Vovk et al. 200
 they are quiet, middling or noisy, by thirds of its predicted sd, as far as there are examples for so many. The cuts
 between groups are themselves held-out examples, which then belong to no group. So the others between two cuts, and a
 new example that falls there, are draws from one distribution (blocks of order statistics; Tukey 1947), and the rank
-above is as exact within each group as it was for all.
+above is as exact within each group as it was for all. Few examples make a rough rank: no group's threshold is below the
+one for all examples, which keeps the promise and takes the worst of the bad luck away, for somewhat wider intervals.
 
 Scores: 1 − p of the true class (Sadinle, Lei, Wasserman 2019); |y − mean| / sd of a number, so that intervals are as
 wide as the model thinks they must be (Lei et al. 2018). Different from them: a set always holds the likeliest class.
@@ -86,6 +87,8 @@ def promised(scores: Tensor, level: float) -> Promise:
 def promised_by_group(scores: Tensor, sd: Tensor, level: float) -> Promise:
     """A threshold for each group by predicted sd: as many groups as have the examples they take, at most three.
 
+    None is below the threshold for all.
+
     Where examples have the same sd as a cut, groups could not be told apart, and there is one.
     """
     n = len(scores)
@@ -96,8 +99,10 @@ def promised_by_group(scores: Tensor, sd: Tensor, level: float) -> Promise:
     if groups < 2 or bool((wide(sd)[:, None] == cuts).sum(0).max() > 1):
         return promised(scores, level)
     ends = [-1, *at, n]
+    least_of_all = quantile(scores, level)
     within = (order[low + 1 : high] for low, high in pairwise(ends))
-    return Promise(level, tuple(quantile(scores[group], level) for group in within), tuple(cuts.tolist()))
+    found = tuple(max(quantile(scores[group], level), least_of_all) for group in within)
+    return Promise(level, found, tuple(cuts.tolist()))
 
 
 def class_scores(probabilities: Tensor, y: Tensor) -> Tensor:

@@ -72,15 +72,18 @@ def test_the_promise_is_kept_by_a_bad_model() -> None:
 
 
 def test_groups_by_hand() -> None:
-    """At level 0.5 a group takes one example: of five, two are the cuts, and each of the others is a group."""
+    """At level 0.5 a group takes one example: of five, two are the cuts, and each of the others is a group.
+
+    The quiet one's own threshold would be 0.1; that of all, the third of five, is 0.3.
+    """
     sd = torch.tensor([3.0, 1.0, 2.0, 5.0, 4.0])
     found = promised_by_group(torch.tensor([0.3, 0.1, 0.2, 0.5, 0.4]), sd, 0.5)
-    assert found.thresholds == pytest.approx((0.1, 0.3, 0.5)) and found.cuts == (2.0, 4.0)
-    assert found.threshold(torch.tensor([0.5, 3.9, 4.1])).tolist() == pytest.approx([0.1, 0.3, 0.5])
+    assert found.thresholds == pytest.approx((0.3, 0.3, 0.5)) and found.cuts == (2.0, 4.0)
+    assert found.threshold(torch.tensor([0.5, 3.9, 4.1])).tolist() == pytest.approx([0.3, 0.3, 0.5])
     forecast = Forecast(torch.zeros(1, 3).double(), torch.tensor([[1.0, 3.0, 6.0]]).double())
-    assert interval(forecast, found)[1].tolist() == pytest.approx([0.1, 0.9, 3.0])
+    assert interval(forecast, found)[1].tolist() == pytest.approx([0.3, 0.9, 3.0])
     in_units = Forecast(forecast.means * 10, forecast.noises * 10)
-    assert interval(in_units, found.scaled(10.0))[1].tolist() == pytest.approx([1.0, 9.0, 30.0])
+    assert interval(in_units, found.scaled(10.0))[1].tolist() == pytest.approx([3.0, 9.0, 30.0])
     assert Promise.of(found.numbers) == found
 
 
@@ -108,8 +111,9 @@ def test_the_promise_is_kept_in_every_group() -> None:
         found = promised_by_group(one[:-1], sd[:-1], 0.9)
         group = int(torch.bucketize(sd[-1], torch.tensor(found.cuts)))
         held[group].append(bool(one[-1] <= found.thresholds[group]))
-    # exactly 0.9 (nine examples, the largest of them), give or take three standard errors
-    assert all(abs(sum(group) / len(group) - 0.9) < 3 * 0.3 / len(group) ** 0.5 for group in held)
+    # at least 0.9, give or take three standard errors; the noisy ones, whose own threshold it is, hardly more
+    assert all(sum(group) / len(group) > 0.9 - 3 * 0.3 / len(group) ** 0.5 for group in held)
+    assert sum(held[2]) / len(held[2]) < 0.93
     alone = [float(one[-1]) <= quantile(one[:-1], 0.9) for one in scores]
     noisy = [right for right, sd in zip(alone, said, strict=True) if sd[-1] > 1.7]
     assert sum(noisy) / len(noisy) < 0.87, "one threshold for all leaves the noisy ones out"

@@ -209,6 +209,9 @@ def test_a_row_for_each_client_with_labels_and_cluster(run_of: RunOf) -> None:
     assert hints(figure, "rect") == [
         "site s0: cluster 1", "site s0: 3 of class cat", "site s0: 0 of class dog", "site s1: cluster 1",
     ]  # fmt: skip
+    assert len(shapes(figure, "path", "thin")) == 4, "a bar for each site and model"
+    assert "site s0: personal 50.0 %, 95 % from 17.0 % to 83.0 %" in hints(figure, "circle")
+    assert figure is not None and "Bars are 95 % intervals." in figure.caption
     table = sites_of(run)
     assert table.header == [
         "site",
