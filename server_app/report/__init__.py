@@ -105,12 +105,12 @@ def tiles(run: Run) -> list[tuple[str, str, str]]:
             if value is not None
         ]
 
-    failed = failed_replies(run)
+    failed, done = failed_replies(run), rounds_done(run)
     return [
         *of_models(metric.key, lambda value: shown(metric, value), f" {metric.title}"),
         *of_models("ece", as_share, " calibration error"),
         *of_models("coverage", as_share, f", within {LEVEL:.0%} intervals"),
-        ("", f"{rounds_done(run)}", f"rounds of {run.settings.get('rounds', '?')}"),
+        ("", str(done), f"round{'' if done == 1 else 's'} of {run.settings.get('rounds', '?')}"),
         ("", duration(progress.total(run, "seconds")), "time in rounds"),
         ("bad" if failed else "", str(failed), "failed replies"),
     ]
