@@ -35,7 +35,7 @@ from fedbayes.model.inputs import labels
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.agreement import SEQUENCES, TOKENS, Agreement
 from fedbayes.protocol.files import replace_file
-from server_app.rows import NONE, with_interval
+from server_app.rows import NONE, wilson
 
 FORMAT = "1"
 AS_THEY_ARE = Agreement()
@@ -96,8 +96,10 @@ def export_files(
         examples = personal.read(test)
         tested = examples.x, labels(examples)
     table = Table(box=ROUNDED)
-    for title in ("network", "weights that are not 0", "bytes", _score_name(personal)):
+    for title in ("network", "weights that are not 0", "bytes"):
         table.add_column(title, justify="left" if title == "network" else "right")
+    spread = " (95 % interval)" if personal.classes else ""
+    table.add_column(_score_name(personal) + spread, justify="right", no_wrap=bool(tested))
     for one in export(personal, out, tested, threshold):
         score = NONE if one.score is None or tested is None else _shown(personal, one.score, len(tested[1]))
         table.add_row(f"{one.name}.safetensors", f"{one.weights:,}", f"{one.bytes:,}", score)
@@ -166,7 +168,8 @@ def tags_of(personal: PersonalModel) -> dict[str, str]:
 
 def _shown(personal: PersonalModel, score: float, n: int) -> str:
     """An accuracy has its interval."""
-    return with_interval(score, n) if personal.classes else f"{score:.4f}"
+    spread = " ({:.4f}–{:.4f})".format(*wilson(score, n)) if personal.classes else ""
+    return f"{score:.4f}{spread}"
 
 
 def _score_name(personal: PersonalModel) -> str:

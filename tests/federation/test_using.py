@@ -23,7 +23,7 @@ from fedbayes.model.export import read_pruned, write_onnx
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from fedbayes.protocol.streams import stream
-from server_app.rows import wilson, with_interval
+from server_app.rows import wilson
 
 Federate = Callable[..., Outcome]
 TRAINED = {"local_steps": 20, "personal_steps": 5, "zeta": 0.5, "size": "10+10"}
@@ -480,7 +480,8 @@ def test_the_exported_network_says_the_same(
     status, said, _ = command(capsys, *words)
     ours = PersonalModel.load(store(run, "3")).point_probabilities(x)
     accuracy = (ours.argmax(-1) == y).double().mean()
-    assert status == 0 and with_interval(float(accuracy), 50) in said
+    low, high = wilson(float(accuracy), 50)
+    assert status == 0 and f"{accuracy:.4f} ({low:.4f}–{high:.4f})" in said
 
     network = build("dnn", (1, 8, 8), 10)
     network.load_state_dict(load_file(tmp_path / "out" / "network.safetensors"))
@@ -542,7 +543,8 @@ def test_a_sparse_model_is_pruned(
     network = build("dnn", (1, 8, 8), 10)
     network.load_state_dict(pruned)
     ours = network(x).softmax(-1).detach()
-    assert rows[1][3] == with_interval(float((ours.argmax(-1) == y).double().mean()), 50)
+    right = float((ours.argmax(-1) == y).double().mean())
+    assert rows[1][3] == "{:.4f} ({:.4f}–{:.4f})".format(right, *wilson(right, 50))
     theirs = onnxruntime.InferenceSession(str(out / "pruned.onnx")).run(None, {"x": x.numpy()})[0]
     assert abs(theirs - ours.numpy()).max() < 1e-5
     with pytest.raises(ModelError, match="is no pruned network of fedbayes"):
