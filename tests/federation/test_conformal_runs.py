@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 import torch
 from harness import Outcome
 from inprocess import sites
+from safetensors import safe_open
 
 from bayes_core.predict.conformal import least
 from client_app.data import load
 from client_app.store import read
 from fedbayes.errors import ModelError
 from fedbayes.model.adapt import adapt
+from fedbayes.model.export import export
 from fedbayes.model.find import find_model
 from fedbayes.model.finished import Finished
 from fedbayes.model.personal import PersonalModel
@@ -113,6 +116,20 @@ def test_predict_writes_intervals(numbers: Outcome, tmp_path: Path) -> None:
         assert float(row["conformal_low"]) == pytest.approx(float(mean) - half, rel=1e-4, abs=1e-4)
         assert float(row["conformal_high"]) == pytest.approx(float(mean) + half, rel=1e-4, abs=1e-4)
     assert len(groups) > 1 and "within the conformal ones" in said
+
+
+def test_exported_files_tell_it_in_the_target_s_own_units(numbers: Outcome, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    personal = PersonalModel.load(numbers.folder.parent / "state" / "numbers" / "1")
+    assert personal.conformal is not None
+    export(personal, tmp_path / "out")
+    with safe_open(tmp_path / "out" / "network.safetensors", "pt") as file:
+        plain = file.metadata()["conformal"]
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "network.onnx"))
+    assert session.get_modelmeta().custom_metadata_map["conformal"] == plain
+    said, deviation = json.loads(plain), personal.card.agreement.target_scale[1]
+    assert said["level"] == 0.8 and said["thresholds"] == list(personal.conformal.thresholds)
+    assert said["cuts"] == pytest.approx([cut * deviation for cut in personal.conformal.cuts])
 
 
 def test_adapted_models_have_it_and_others_say_so(digits: Outcome, federate: Federate) -> None:
