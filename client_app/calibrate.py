@@ -4,7 +4,14 @@ import torch
 from torch import Tensor
 
 from bayes_core.predict.calibration import fit_temperature
-from bayes_core.predict.conformal import class_scores, least, number_scores, quantile
+from bayes_core.predict.conformal import (
+    Promise,
+    class_scores,
+    least,
+    number_scores,
+    promised,
+    promised_by_group,
+)
 from bayes_core.predict.predictor import Predictor
 from client_app.data import DataError
 from client_app.method import ClientMethod
@@ -16,7 +23,7 @@ from fedbayes.protocol.streams import PREDICT, stream
 def calibration(
     method: ClientMethod, model: Predictor, validation: Pair | None, server_round: int
 ) -> dict[str, Tensor]:
-    """What is kept with a personal model, where it is asked for: `temperature`; `conformal`, level and threshold."""
+    """What is kept with a personal model, where it is asked for: `temperature`; `conformal`, a promise's numbers."""
     settings, kept = method.settings, {}
     if validation is None:
         return {}
@@ -24,19 +31,18 @@ def calibration(
         kept["temperature"] = torch.tensor(temperature(method, model, validation, server_round))
     if settings.conformal:
         # the draws that `fedbayes predict` will make: a new example is treated exactly as these are
-        found = threshold(method, model, validation, stream(0, PREDICT, device=method.device))
-        kept["conformal"] = torch.tensor([settings.conformal, found], dtype=torch.float64)
+        found = promise(method, model, validation, stream(0, PREDICT, device=method.device))
+        kept["conformal"] = torch.tensor(found.numbers, dtype=torch.float64)
     return kept
 
 
-def threshold(method: ClientMethod, model: Predictor, validation: Pair, generator: torch.Generator) -> float:
-    """The score that a conformal answer may have; of numbers in units of the predicted standard deviation."""
-    (x, y), samples = validation, method.settings.eval_samples
-    if y.is_floating_point():
-        scores = number_scores(model.forecast(x, samples, generator), y)
-    else:
-        scores = class_scores(model.predict(x, samples, generator).probabilities, y)
-    return quantile(scores, method.settings.conformal)
+def promise(method: ClientMethod, model: Predictor, validation: Pair, generator: torch.Generator) -> Promise:
+    """The score that a conformal answer may have; of numbers in units of the predicted standard deviation, by group."""
+    (x, y), samples, level = validation, method.settings.eval_samples, method.settings.conformal
+    if not y.is_floating_point():
+        return promised(class_scores(model.predict(x, samples, generator).probabilities, y), level)
+    found = model.forecast(x, samples, generator)
+    return promised_by_group(number_scores(found, y), found.sd, level)
 
 
 def require_enough(settings: Settings, validation: Pair | None, many: bool) -> None:

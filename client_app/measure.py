@@ -16,12 +16,13 @@ from bayes_core.predict.histograms import (
     answer_counts,
     confusion_counts,
     entropy_counts,
+    label_counts,
     score_counts,
     value_counts,
 )
 from bayes_core.predict.metrics import tally, tally_numbers
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
-from client_app.calibrate import threshold, validated
+from client_app.calibrate import promise, validated
 from client_app.method import ClientMethod
 from client_app.prepare import Pair
 from client_app.site import Site
@@ -56,9 +57,8 @@ def measure(
             counts[f"{name}_entropy"] = entropy_counts(predicted)
             counts[f"{name}_answers"] = answer_counts(predicted, site.data.y_test.reshape(-1))
             records |= found
-            if tells_labels and not site.data.many and len(site.data.classes) <= MOST_CLASSES:
-                counts[f"{name}_confusion"] = confusion_counts(predicted, site.data.y_test)
-                counts[f"{name}_scores"] = score_counts(predicted, site.data.y_test)
+            if tells_labels and len(site.data.classes) <= MOST_CLASSES:
+                counts[f"{name}_confusion"], counts[f"{name}_scores"] = _single(predicted, site)
             if fitted is not None:
                 temperatures[name] = fitted
         else:
@@ -112,6 +112,14 @@ def _classes(
     return records, found.probabilities, fitted
 
 
+def _single(predicted: Tensor, site: Site) -> tuple[list[int], list[int]]:
+    """How each class or label fares."""
+    y = site.data.y_test
+    if site.data.many:
+        return label_counts(predicted, y)
+    return confusion_counts(predicted, y), score_counts(predicted, y)
+
+
 def _conformal(
     method: ClientMethod, site: Site, name: str, model: Predictor, server_round: int
 ) -> dict[str, float]:
@@ -127,7 +135,7 @@ def _conformal(
         """The same draws for validation and test: the model treats both alike."""
         return method.stream(server_round, f"evaluate {name}")
 
-    found = threshold(method, model, site.validation, generator())
+    found = promise(method, model, site.validation, generator())
     if site.data.classes:
         measured = measured_sets(model.predict(x, samples, generator()).probabilities, y, found)
         return dict(zip((CONFORMAL[0], CONFORMAL[1]), measured, strict=True))

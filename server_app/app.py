@@ -24,6 +24,7 @@ from fedbayes.protocol.user_code import UserCodeError
 from server_app.events import copied, emit
 from server_app.facts import facts_in_words
 from server_app.report import write_report
+from server_app.rows import examples_of
 from server_app.runs import RunFolder
 from server_app.stored import RunError, closing_rows, read_rows, resumed, stored_agreement
 from strategies.rounds.exchange import is_simulation
@@ -98,6 +99,7 @@ def run(grid: Grid, settings: Settings) -> None:
         emit(
             "finished", round=done, rounds=done, sites=len(roster.sites), failed=failed,
             folder=str(folder.path), rows=closing_rows(folder.path / "rounds.csv"),
+            examples=examples_of(read_rows(folder.path / "clients.csv"), folder.config.get("sites")),
         )  # fmt: skip
     except BaseException as error:  # Flower ends a stopped run by SystemExit
         if isinstance(error, StrategyError) and (failures := loop.exchange.replies.failures):
@@ -206,7 +208,8 @@ def _weights(network: nn.Module, distributed: Shapes) -> dict[str, int]:
 
 
 def _sizes(site: Site) -> dict[str, int]:
-    return {"n_train": site.n_train, "n_test": site.n_test}
+    held = {"n_validation": site.n_validation} if site.n_validation else {}
+    return {"n_train": site.n_train, "n_test": site.n_test, **held}
 
 
 def _described(site: Site) -> dict[str, Any]:

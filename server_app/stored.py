@@ -34,6 +34,7 @@ class Sizes(BaseModel):
 
     n_train: int
     n_test: int
+    n_validation: int = 0
 
 
 @cache

@@ -50,6 +50,20 @@ def score_counts(probabilities: Tensor, y: Tensor) -> list[int]:
     return _count(places.flatten(), 2 * classes * SCORE_BINS)
 
 
+def label_counts(probabilities: Tensor, y: Tensor) -> tuple[list[int], list[int]]:
+    """Of several labels an example: as `confusion_counts` and `score_counts`, of each label for itself.
+
+    `probabilities` (n · labels, 2) are those of not there and there, `y` (n, labels) says which are. The counts:
+    label × true × predicted; label × 2 × bin of the probability that it is there.
+    """
+    there, labels = probabilities.cpu().double()[:, 1].view(y.shape), y.shape[1]
+    place, true = torch.arange(labels)[None], y.cpu().long()
+    bins = (there * SCORE_BINS).long().clamp_(0, SCORE_BINS - 1)
+    said = probabilities.cpu().argmax(-1).view(y.shape)
+    confusion = _count((4 * place + 2 * true + said).flatten(), 4 * labels)
+    return confusion, _count(((2 * place + true) * SCORE_BINS + bins).flatten(), 2 * labels * SCORE_BINS)
+
+
 def answer_counts(probabilities: Tensor, y: Tensor) -> list[int]:
     """How sure the wrong answers are, and how sure the right ones, from the least sure on: 2 × bin."""
     confidence, predicted = probabilities.cpu().double().max(-1)

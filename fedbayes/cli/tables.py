@@ -22,10 +22,10 @@ from server_app.rows import (
 BEST = f"best accuracy on test data, last {WINDOW} rounds"  # the rounds are chosen by the same data
 
 
-def run_table(name: str, rows: Sequence[Row], examples: int = 0) -> Table:
+def run_table(name: str, rows: Sequence[Row], examples: Mapping[str, int] | None = None) -> Table:
     """Personal beside global, as measured in the last evaluated round; below them the method's own columns.
 
-    `examples`, of all clients' test data, give accuracies their 95 % intervals.
+    `examples`, of all clients' data, give accuracies their 95 % intervals.
     """
     measured = evaluated(rows)
     at = f", round {measured[-1]['round']}" if measured else ""
@@ -34,8 +34,8 @@ def run_table(name: str, rows: Sequence[Row], examples: int = 0) -> Table:
         cells = [_figure(last(rows, f"{model}_{metric}")) for model in MODELS]
         if cells != [NONE, NONE]:
             table.add_row(title, *cells)
-            if metric in ("accuracy", "coverage") and examples:
-                spread = [_interval(last(rows, f"{model}_{metric}"), examples) for model in MODELS]
+            if n := (examples or {}).get(metric):
+                spread = [_interval(last(rows, f"{model}_{metric}"), n) for model in MODELS]
                 table.add_row("95 % interval of it", *spread)
     peaks = [best(rows, f"{model}_accuracy") for model in MODELS]
     if any(peaks):

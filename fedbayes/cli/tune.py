@@ -99,7 +99,7 @@ def points_table(tuning: "Tuning", outcomes: "Sequence[Outcome]") -> Table:
         cells = [
             *([one.point.method] if several else []),
             *(one.point.values.get(key, NONE) for key in tuning.keys),
-            model.upper(), _figure(one.objective), _figure(figures.get(f"{model}_val_accuracy")), state,
+            model.upper(), _figure(one.objective), _accuracy(figures.get(f"{model}_val_accuracy"), one.held), state,
         ]  # fmt: skip
         table.add_row(*map(Text, cells), style="bold green" if state == "best" else "")
     return table
@@ -115,6 +115,13 @@ def winners_table(winners: "dict[str, Outcome | None]", budgets: dict[str, int])
         objective = NONE if one is None else _figure(one.objective)
         table.add_row(*map(Text, (method, str(budgets[method]), values or NONE, objective)))
     return table
+
+
+def _accuracy(value: float | None, n: int) -> str:
+    """With its interval, where the number of examples is known."""
+    from server_app.rows import with_interval
+
+    return with_interval(value, n) if value is not None and n else _figure(value)
 
 
 def _figure(value: float | None) -> str:

@@ -222,7 +222,7 @@ def _tell(plan: RemotePlan, console: Console, told: _Told, status: int, seconds:
     place = f"{told.folder} at the coordinator of {plan.on}"
     if status == FINISHED:
         end = told.end
-        console.print(run_table(plan.settings.run_name, end["rows"]))
+        console.print(run_table(plan.settings.run_name, end["rows"], end.get("examples")))
         replies = f"{end['failed']} failed repl{'y' if end['failed'] == 1 else 'ies'}"
         size = f"{counted(int(end['rounds']), 'round')}, {counted(int(end['sites']), 'site')}"
         say(console, f"{size}, {replies}, {duration(seconds)}")

@@ -20,7 +20,7 @@ from fedbayes.launch.engines import EMBEDDED, Engine, engine_for
 from fedbayes.launch.plan import Plan
 from fedbayes.launch.ready import ready
 from fedbayes.launch.run_folder import owns_lock, release_lock, saved_rounds, set_state, take_lock
-from server_app.rows import counted, duration, examples_tested, number
+from server_app.rows import counted, duration, examples_of, number
 
 FINISHED, FAILED, STOPPED = 0, 1, 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -241,13 +241,13 @@ def _tell(plan: Plan, console: Console, ended: Ended) -> None:
 
 
 def _tell_result(plan: Plan, console: Console, seconds: float) -> None:
-    from server_app.stored import read_rows
+    from server_app.stored import read_config, read_rows
 
     rows = read_rows(plan.folder / "rounds.csv")
     failed = int(sum(number(row, "clients_failed") or 0 for row in rows))
-    console.print(
-        run_table(plan.settings.run_name, rows, examples_tested(read_rows(plan.folder / "clients.csv")))
-    )
+    sites = (read_config(plan.folder) or {}).get("sites")
+    examples = examples_of(read_rows(plan.folder / "clients.csv"), sites)
+    console.print(run_table(plan.settings.run_name, rows, examples))
     replies = f"{failed} failed repl{'y' if failed == 1 else 'ies'}"
     done = max(
         (int(row["round"]) for row in rows), default=plan.settings.rounds

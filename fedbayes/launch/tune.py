@@ -23,7 +23,7 @@ from fedbayes.launch.ready import check_data
 from fedbayes.protocol.columns import METRICS, MODELS, VALIDATION
 from fedbayes.protocol.files import replace_file
 from fedbayes.protocol.settings import Settings, defaults
-from server_app.rows import number
+from server_app.rows import OF_VALIDATION, examples_of, number
 from server_app.stored import RunError, read_config, read_rows
 
 FORMAT = 1
@@ -44,6 +44,7 @@ class Outcome:
     why: str = ""
     objective: float | None = None
     figures: Mapping[str, float | None] | None = None
+    held: int = 0  # validation examples of all clients
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,9 @@ def judged(point: Point, plan: Plan, status: int, why: str = "") -> Outcome:
     if measured < plan.clients:  # the others' figures cannot be compared with those of all
         why = f"only {measured} of {plan.clients} clients were measured"
         return Outcome(point, "failed", why, figures=figures)
-    return Outcome(point, "finished", "", figures[objective], figures)
+    sites = (read_config(plan.folder) or {}).get("sites")
+    held = examples_of(each, sites)[OF_VALIDATION]
+    return Outcome(point, "finished", "", figures[objective], figures, held)
 
 
 def objective_of(method: str) -> str:

@@ -29,7 +29,7 @@ from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.columns import TITLES
 from fedbayes.protocol.messages import CLUSTER
 from fedbayes.protocol.streams import reseed, stream
-from server_app.rows import NONE
+from server_app.rows import NONE, SHARES, wilson
 
 ROUNDS = 20  # of `local-steps` steps each, unless the user says otherwise
 
@@ -127,4 +127,8 @@ def _comparison(adapted: Adapted, x: Tensor, y: Tensor) -> Table:
     figures = [summarise(model.tally(x, y)) if model else {} for model in models]
     for metric in (metric for metric in TITLES if metric in figures[0]):
         table.add_row(TITLES[metric], *(f"{figure[metric]:.4f}" if figure else NONE for figure in figures))
+        if metric in SHARES:
+            spreads = (wilson(figure[metric], len(y)) if figure else None for figure in figures)
+            cells = ("{:.4f} – {:.4f}".format(*spread) if spread else NONE for spread in spreads)
+            table.add_row("95 % interval of it", *cells)
     return table

@@ -35,7 +35,7 @@ from fedbayes.model.inputs import labels
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.agreement import SEQUENCES, TOKENS, Agreement
 from fedbayes.protocol.files import replace_file
-from server_app.rows import NONE
+from server_app.rows import NONE, wilson
 
 FORMAT = "1"
 AS_THEY_ARE = Agreement()
@@ -96,10 +96,12 @@ def export_files(
         examples = personal.read(test)
         tested = examples.x, labels(examples)
     table = Table(box=ROUNDED)
-    for title in ("network", "weights that are not 0", "bytes", _score_name(personal)):
+    for title in ("network", "weights that are not 0", "bytes"):
         table.add_column(title, justify="left" if title == "network" else "right")
+    spread = " (95 % interval)" if personal.classes else ""
+    table.add_column(_score_name(personal) + spread, justify="right", no_wrap=bool(tested))
     for one in export(personal, out, tested, threshold):
-        score = NONE if one.score is None else f"{one.score:.4f}"
+        score = NONE if one.score is None or tested is None else _shown(personal, one.score, len(tested[1]))
         table.add_row(f"{one.name}.safetensors", f"{one.weights:,}", f"{one.bytes:,}", score)
     console.print(table)
     onnx = (
@@ -148,15 +150,26 @@ def tags_of(personal: PersonalModel) -> dict[str, str]:
     """What every exported file says of itself: the network's outputs and inputs, in their order, and their scale.
 
     `agreement` has all of it, with how a table's columns become inputs; `classes` and `features` are there for readers.
+    `temperature` and `conformal`, where the run made such, were fitted to the average over draws of the weights.
     """
-    card = personal.card
-    return {
+    card, fitted = personal.card, {}
+    if personal.temperature != 1:
+        fitted["temperature"] = str(personal.temperature)
+    if personal.conformal:
+        fitted["conformal"] = json.dumps(personal.promised_in_units())
+    return fitted | {
         "format": FORMAT,
         "model": card.model,
         "classes": json.dumps(card.classes),
         "features": json.dumps(card.agreement.features),
         "agreement": card.agreement.write(),
     }
+
+
+def _shown(personal: PersonalModel, score: float, n: int) -> str:
+    """An accuracy has its interval."""
+    spread = " ({:.4f}–{:.4f})".format(*wilson(score, n)) if personal.classes else ""
+    return f"{score:.4f}{spread}"
 
 
 def _score_name(personal: PersonalModel) -> str:

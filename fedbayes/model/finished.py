@@ -30,6 +30,11 @@ from strategies.rounds.state import State
 
 FIXED = ("method", "family", "model", "bayesian", "lambda-init", "noise")  # what the weights mean
 
+WITHOUT_PROMISE = (
+    "The global model has no conformal sets or intervals: each site measures its own, and keeps them with its personal "
+    "model."
+)
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -141,7 +146,8 @@ class Finished:
         v = method.family.unconstrain(self.tensors[name])
         buffers = {key: buffer.cpu() for key, buffer in buffers.items()}
         network = method.network_for(self.tensors).cpu()
-        return PersonalModel(card, WeightsPredictor(network, method.family, v, buffers))
+        note = WITHOUT_PROMISE if self.settings.conformal else ""
+        return PersonalModel(card, WeightsPredictor(network, method.family, v, buffers), note=note)
 
     def global_model(self, which: str = "") -> PersonalModel:
         """The model that all clients share; of several, one by its number or name. ModelError without one."""

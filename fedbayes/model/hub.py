@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save
 
 from client_app.store import MODEL, Store
@@ -61,9 +60,7 @@ def export_hub(personal: PersonalModel, out: Path) -> list[Path]:
     except KeyError as error:
         raise ModelError(f"safetensors cannot hold the network's buffers of the type {error}.") from None
     out.mkdir(parents=True, exist_ok=True)
-    kept = personal.predictor.tensors()
-    if personal.temperature != 1:
-        kept = kept | {"temperature": torch.tensor(personal.temperature)}
+    kept = personal.predictor.tensors() | personal.calibration()
     Store(out, "", durable=True, card=personal.card.write()).save(0, kept, None)
     replace_file(out / MODEL, data)
     replace_file(out / "config.json", json.dumps(config_of(personal), indent=2).encode())
@@ -87,6 +84,8 @@ def config_of(personal: PersonalModel) -> dict[str, Any]:
         "input_deviation": list(card.agreement.deviation),
         "id2label": {str(place): name for place, name in enumerate(classes)},
         "label2id": {name: place for place, name in enumerate(classes)},
+        "temperature": personal.temperature,
+        "conformal": personal.promised_in_units(),
         "fedbayes": {"version": __version__, "card": asdict(card)},
     }
 

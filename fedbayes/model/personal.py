@@ -5,7 +5,7 @@ The file is what a client keeps on its disk (client_app/store.py): `STATE/RUN/SI
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bayes_core.families import Family
 from bayes_core.flat import shapes_of
 from bayes_core.predict.calibration import scale
-from bayes_core.predict.conformal import class_sets, interval
+from bayes_core.predict.conformal import Promise, class_sets, interval
 from bayes_core.predict.forecast import Forecast
 from bayes_core.predict.metrics import Tally, tally, tally_numbers
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
@@ -39,14 +39,14 @@ class PersonalModel:
         card: Card,
         predictor: Predictor,
         temperature: float = 1.0,
-        conformal: tuple[float, float] | None = None,
+        conformal: Promise | None = None,
+        note: str = "",
     ) -> None:
         self.card = card
         self.predictor = predictor
         self.temperature = temperature  # 1 unless the run fitted one
-        self.conformal = (
-            conformal  # the probability that sets and intervals promise, and the score they may have
-        )
+        self.conformal = conformal  # what sets and intervals promise, where the run made such
+        self.note = note  # a sentence for whoever misses something that the run's other models have
 
     @classmethod
     def load(cls, path: str | Path, trust_code: bool = False) -> "PersonalModel":
@@ -101,9 +101,17 @@ class PersonalModel:
             raise ModelError(
                 f"Site {card.site} of the run {card.run} has no personal model: {card.method} has only the global one."
             )
-        kept = state["conformal"].tolist() if "conformal" in state else None
-        conformal = (float(kept[0]), float(kept[1])) if kept else None
+        conformal = Promise.of(state["conformal"].tolist()) if "conformal" in state else None
         return cls(card, predictor, float(state.get("temperature", 1.0)), conformal)
+
+    def calibration(self) -> dict[str, Tensor]:
+        """What a file holds beside the predictor's own tensors."""
+        kept = {}
+        if self.temperature != 1:
+            kept["temperature"] = torch.tensor(self.temperature)
+        if self.conformal:
+            kept["conformal"] = torch.tensor(self.conformal.numbers, dtype=torch.float64)
+        return kept
 
     def _check(self, file: Path) -> None:
         if not isinstance(self.predictor, WeightsPredictor):
@@ -183,18 +191,26 @@ class PersonalModel:
         The promise is for examples like those of the site; with other `samples` or another `seed` than by default it is
         kept about as well, but not to the letter. ModelError where the run made no sets.
         """
-        _, threshold = self._promised()
-        found = class_sets(self._unscaled(x, samples, seed).probabilities, threshold).tolist()
+        promise = self._promised()
+        found = class_sets(self._unscaled(x, samples, seed).probabilities, promise).tolist()
         return [tuple(name for name, held in zip(self.classes, one, strict=True) if held) for one in found]
 
     def interval(self, found: Forecast) -> tuple[Tensor, Tensor]:
         """Of a regression: the bounds of conformal intervals, for what `forecast` gives; ModelError likewise."""
-        return interval(found, self._promised()[1])
+        return interval(found, self._in_units(self._promised()))
 
-    def _promised(self) -> tuple[float, float]:
+    def promised_in_units(self) -> dict[str, float | tuple[float, ...]] | None:
+        """Level, thresholds and cuts for readers elsewhere; None where the run made no sets or intervals."""
+        return asdict(self._in_units(self.conformal)) if self.conformal else None
+
+    def _in_units(self, promise: Promise) -> Promise:
+        return promise if self.classes else promise.scaled(self.card.agreement.target_scale[1])
+
+    def _promised(self) -> Promise:
         if self.conformal is None:
             raise ModelError(
-                "This model has no conformal sets or intervals: its run had no conformal, such as conformal=0.9."
+                self.note
+                or "This model has no conformal sets or intervals: its run had no conformal, such as conformal=0.9."
             )
         return self.conformal
 

@@ -13,6 +13,7 @@ from bayes_core.predict.uncertainty import Prediction
 from fedbayes.errors import ModelError
 from fedbayes.model.inputs import NewExamples
 from fedbayes.model.personal import PersonalModel
+from server_app.rows import wilson, with_interval
 
 COLUMNS = ("example", "class", "probability", "entropy", "mutual_information")
 OF_NUMBERS = (
@@ -31,6 +32,13 @@ def predict_file(
 ) -> tuple[str, str]:
     """The CSV with one row for each example that is answered, and a sentence on what was done."""
     inputs = personal.read(data)
+    table, said = _answers(personal, inputs, abstain, samples, seed)
+    return table, f"{said}.{' ' if personal.note else ''}{personal.note}"
+
+
+def _answers(
+    personal: PersonalModel, inputs: NewExamples, abstain: float, samples: int | None, seed: int
+) -> tuple[str, str]:
     if not personal.classes:
         return _numbers(personal, personal.forecast(inputs.x, samples, seed), inputs, abstain)
     found, many = personal.predict(inputs.x, samples, seed), personal.card.agreement.many
@@ -41,14 +49,14 @@ def predict_file(
     if inputs.y is not None:
         chosen = (found.probabilities > 0.5).long() if many else found.labels
         right = (chosen[answered].cpu() == inputs.y[answered]).double().mean()
-        said += f"; accuracy {float(right):.4f}"
+        said += f"; accuracy {with_interval(float(right), len(answered))}"
     if many:
-        return _labels(inputs, found, personal.classes, answered), said + "."
+        return _labels(inputs, found, personal.classes, answered), said
     sets = personal.sets(inputs.x, samples, seed) if personal.conformal else None
     if sets and inputs.y is not None:
         held = [personal.classes[int(inputs.y[place])] in sets[place] for place in answered.tolist()]
-        said += f"; {100 * sum(held) / len(held):.1f} % of the conformal sets hold the class"
-    return _table(inputs, found, personal.classes, answered, sets), said + "."
+        said += f"; {_share(sum(held) / len(held), len(held))} of the conformal sets hold the class"
+    return _table(inputs, found, personal.classes, answered, sets), said
 
 
 def _numbers(
@@ -67,17 +75,23 @@ def _numbers(
     if inputs.y is not None:
         chosen = Forecast(found.means[:, answered], found.noises[:, answered])
         figures = summarise(tally_numbers(chosen, inputs.y[answered]))
-        said += f"; RMSE {figures['rmse']:.4g}, {100 * figures['coverage']:.1f} % within their intervals"
+        said += f"; RMSE {figures['rmse']:.4g}, {_share(figures['coverage'], len(answered))} within their intervals"
         if bounds:
             low, high = (bound[answered].cpu() for bound in bounds)
             y = inputs.y[answered]
             within = ((low <= y) & (y <= high)).double().mean()
-            said += f", {100 * float(within):.1f} % within the conformal ones"
+            said += f", {_share(float(within), len(answered))} within the conformal ones"
     rows = zip(answered.tolist(), *columns, strict=True)
     return _csv(
-        (OF_NUMBERS[0], *inputs.aside, *OF_NUMBERS[1:], *(CONFORMAL_BOUNDS if bounds else ())),
+        _header(inputs, (*OF_NUMBERS, *(CONFORMAL_BOUNDS if bounds else ()))),
         ((*_named(inputs, place), *(f"{number:.6g}" for number in numbers)) for place, *numbers in rows),
-    ), f"{said}."
+    ), said
+
+
+def _share(share: float, n: int) -> str:
+    """`91.2 % (95 %: 88.0 – 93.7 %)`."""
+    low, high = wilson(share, n)
+    return f"{100 * share:.1f} % (95 %: {100 * low:.1f} – {100 * high:.1f} %)"
 
 
 def surest(entropy: Tensor, abstain: float) -> Tensor:
@@ -98,13 +112,7 @@ def _table(
     columns = (found.labels, found.confidence, found.entropy, found.mutual_information)
     rows = zip(answered.tolist(), *(column[answered].tolist() for column in columns), strict=True)
     return _csv(
-        (
-            COLUMNS[0],
-            *inputs.aside,
-            *COLUMNS[1:],
-            *(f"p({name})" for name in classes),
-            *(("set",) if sets else ()),
-        ),
+        _header(inputs, (*COLUMNS, *(f"p({name})" for name in classes), *(("set",) if sets else ()))),
         (
             (
                 *_named(inputs, place),
@@ -119,21 +127,20 @@ def _table(
 
 def _labels(inputs: NewExamples, found: Prediction, classes: tuple[str, ...], answered: Tensor) -> str:
     """Of several labels an example: those that are likelier there than not, and the probability of each."""
-    header = (
-        "example",
-        *inputs.aside,
-        "labels",
-        "entropy",
-        "mutual_information",
-        *(f"p({name})" for name in classes),
-    )
+    columns = ("example", "labels", "entropy", "mutual_information", *(f"p({name})" for name in classes))
     rows = []
     for place in answered.tolist():
         p = found.probabilities[place].tolist()
         chosen = "+".join(name for name, value in zip(classes, p, strict=True) if value > 0.5)
         numbers = (float(found.entropy[place]), float(found.mutual_information[place]), *p)
         rows.append((*_named(inputs, place), chosen, *(f"{number:.6f}" for number in numbers)))
-    return _csv(header, rows)
+    return _csv(_header(inputs, columns), rows)
+
+
+def _header(inputs: NewExamples, columns: Sequence[str]) -> list[str]:
+    """What is passed through stands behind the first column; a name that is taken gets a word behind it."""
+    given = (f"{name} (given)" if name in columns else name for name in inputs.aside)
+    return [columns[0], *given, *columns[1:]]
 
 
 def _named(inputs: NewExamples, place: int) -> list[str]:

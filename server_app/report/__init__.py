@@ -14,11 +14,10 @@ from server_app.report.files import Run, read_run
 from server_app.report.page import page
 from server_app.report.sites import sites
 from server_app.report.words import failed_replies, failure_rows, method_words, rounds_done, summary
-from server_app.rows import NONE, WINDOW, best, duration, examples_tested, last
+from server_app.rows import NONE, WINDOW, best, duration, examples_of, last
 
 FILE = "report.html"
 FAILURES_SHOWN = 100
-INTERVALS = ("accuracy", "point_accuracy", "coverage")  # shares of test examples
 NO_SETTINGS = ("run-name", "out-dir", "data-dir", "resume", "resume-with")  # where and how, not what
 
 
@@ -95,7 +94,7 @@ def tiles(run: Run) -> list[tuple[str, str, str]]:
 
     def of_models(key: str, form: Callable[[float], str], words: str) -> list[tuple[str, str, str]]:
         found = {model: last(run.rows, f"{model}_{key}") for model in MODELS}
-        n = examples_tested(run.clients) if key in INTERVALS else 0
+        n = examples_of(run.clients, run.config.get("sites")).get(key, 0)
         return [
             (
                 model,
@@ -106,12 +105,12 @@ def tiles(run: Run) -> list[tuple[str, str, str]]:
             if value is not None
         ]
 
-    failed = failed_replies(run)
+    failed, done = failed_replies(run), rounds_done(run)
     return [
         *of_models(metric.key, lambda value: shown(metric, value), f" {metric.title}"),
         *of_models("ece", as_share, " calibration error"),
         *of_models("coverage", as_share, f", within {LEVEL:.0%} intervals"),
-        ("", f"{rounds_done(run)}", f"rounds of {run.settings.get('rounds', '?')}"),
+        ("", str(done), f"round{'' if done == 1 else 's'} of {run.settings.get('rounds', '?')}"),
         ("", duration(progress.total(run, "seconds")), "time in rounds"),
         ("bad" if failed else "", str(failed), "failed replies"),
     ]
@@ -123,8 +122,9 @@ def _result(run: Run) -> Table:
         [metric.title, *(shown(metric, last(run.rows, f"{model}_{metric.key}")) for model in MODELS)]
         for metric in _present(run)
     ]
-    if n := examples_tested(run.clients):
-        for place, metric in [(i, one) for i, one in enumerate(_present(run)) if one.key in INTERVALS][::-1]:
+    examples = examples_of(run.clients, run.config.get("sites"))
+    for place, metric in [*enumerate(_present(run))][::-1]:
+        if n := examples.get(metric.key):
             values = [last(run.rows, f"{model}_{metric.key}") for model in MODELS]
             lines.insert(place + 1, ["95 % interval of it", *(interval(value, n) for value in values)])
     peaks = [best(run.rows, f"{model}_accuracy") for model in MODELS]

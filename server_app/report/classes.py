@@ -14,6 +14,7 @@ SHADES = 9
 MOST = 30  # classes in a picture
 NUMBERED = 12  # with numbers in its cells
 NAME = 12  # characters of a class's name
+OUTCOMES = ("absent, found so", "said there", "missed", "found")  # of a label: true × predicted
 
 
 def classes(run: Run, model: str) -> Figure | None:
@@ -21,7 +22,10 @@ def classes(run: Run, model: str) -> Figure | None:
     found = _told(run, model)
     if found is None:
         return None
-    names, matrix, told = found
+    names, told = found
+    if told.many:
+        return _labels(names, told, model)
+    matrix = _square(told.confusion, len(names))
     title = f"Classes, {MODELS[model]}"
     right, n = sum(matrix[i][i] for i in range(len(names))), sum(map(sum, matrix))
     worst = max(
@@ -38,6 +42,38 @@ def classes(run: Run, model: str) -> Figure | None:
     return Figure(f"classes-{model}", title, _picture(names, matrix, title, alt), caption)
 
 
+def _labels(names: Sequence[str], told: ByClass, model: str) -> Figure:
+    """Of several labels an example: for each how often it was there or not, and said to be."""
+    title, left, wide = f"Labels, {MODELS[model]}", 10 + room(names, NAME, 12), 20.0
+    cell = (400 - left - 4) / len(OUTCOMES)
+    body = [
+        label(words, left + (place + 0.48) * cell, 15, text_anchor="middle", style="font-size:12px")
+        for place, words in enumerate(OUTCOMES)
+    ]
+    for row, name in enumerate(names):
+        y, counts = 22 + row * wide, told.confusion[4 * row : 4 * row + 4]
+        body.append(label(short(name, NAME), left - 5, y + 14, text_anchor="end", style="font-size:12px"))
+        for place, count in enumerate(counts):
+            of = sum(counts[:2] if place < 2 else counts[2:]) or 1
+            shade, x = min(SHADES - 1, int(count / of * SHADES)), left + place * cell
+            tip = hint(f"{name}, {OUTCOMES[place]}: {count:g}")
+            body.append(
+                element("rect", tip, x=x, y=y, width=cell - 2, height=wide - 2, class_=f"fill h{shade}")
+            )
+            body.append(
+                label(f"{count:g}", x + cell / 2, y + 14, text_anchor="middle", style="font-size:12px",
+                      class_=f"on h{shade}")
+            )  # fmt: skip
+    right = sum(count for place, count in enumerate(told.confusion) if place % 4 in (0, 3))
+    alt = f"{len(names)} labels: {right:g} of {sum(told.confusion):g} decisions of the {MODELS[model]} model are right."
+    caption = (
+        f"Of each label, how many test examples have it or not, and what the {MODELS[model]} model says. "
+        f"Test examples of the {told.sites} sites that tell their labels."
+    )
+    picture = drawing(26 + wide * len(names), body, title, alt)
+    return Figure(f"classes-{model}", title, picture, caption)
+
+
 def by_class(run: Run) -> Table:
     """Sensitivity, specificity, precision and AUROC of every class, for each model; no rows where none is told."""
     header = ["class", "model", "test examples", "sensitivity (95 % interval)", "specificity (95 % interval)"]
@@ -47,13 +83,18 @@ def by_class(run: Run) -> Table:
     return Table(header, [line for lines in zip(*several, strict=True) for line in lines])
 
 
-def _told(run: Run, model: str) -> tuple[list[str], list[Sequence[float]], ByClass] | None:
-    """The names of the classes, the confusion matrix, and all that was told in the last round that tells it."""
+def _told(run: Run, model: str) -> tuple[list[str], ByClass] | None:
+    """The names of the classes, and all that was told of them in the last round that tells it."""
     told = next((one.classes[model] for one in reversed(run.evaluations) if model in one.classes), None)
     names = [str(name) for name in run.config.get("classes") or []]
-    if told is None or not 2 <= len(names) <= MOST or len(told.confusion) != len(names) ** 2:
+    if told is None or not 2 <= len(names) <= MOST:
         return None
-    return names, [told.confusion[i * len(names) : (i + 1) * len(names)] for i in range(len(names))], told
+    wanted = 4 * len(names) if told.many else len(names) ** 2
+    return (names, told) if len(told.confusion) == wanted else None
+
+
+def _square(confusion: Sequence[float], classes: int) -> list[Sequence[float]]:
+    return [confusion[i * classes : (i + 1) * classes] for i in range(classes)]
 
 
 def _picture(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str, alt: str) -> Markup:
@@ -94,13 +135,13 @@ def _picture(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str
     return drawing(26 + cell * len(names), body, title, alt)
 
 
-def _lines(
-    model: str, names: Sequence[str], matrix: Sequence[Sequence[float]], told: ByClass
-) -> list[list[str]]:
-    total, lines = sum(map(sum, matrix)), []
+def _lines(model: str, names: Sequence[str], told: ByClass) -> list[list[str]]:
+    lines, size = [], 2 if told.many else len(names)
     for i, name in enumerate(names):
-        true, said, hit = sum(matrix[i]), sum(row[i] for row in matrix), matrix[i][i]
-        others = total - true
+        matrix = _square(told.confusion[4 * i : 4 * i + 4] if told.many else told.confusion, size)
+        at = 1 if told.many else i  # of a label: that it is there
+        true, said, hit = sum(matrix[at]), sum(row[at] for row in matrix), matrix[at][at]
+        others = sum(map(sum, matrix)) - true
         lines.append([
             name, MODELS[model], f"{true:g}",
             _share(hit, true), _share(others - (said - hit), others), _share(hit, said),

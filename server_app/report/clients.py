@@ -14,7 +14,7 @@ from server_app.report.figure import (
 )
 from server_app.report.files import Counts, Run
 from server_app.report.svg import Plot, Scale, element, hint, label, room, short
-from server_app.rows import Row, evaluated, number
+from server_app.rows import Row, evaluated, number, wilson
 
 MOST_ROWS = 40
 NAME = 12  # characters of a site's name
@@ -79,6 +79,8 @@ def _rows(
     chip = 16.0 if clusters else 0.0
     cells = min(150.0, 13.0 * classes) + 8 if classes else 0.0
     values = [value for each in found.values() for value in each.values()]
+    spreads = _spreads(run, found, metric)
+    values += [end for each in spreads.values() for spread in each.values() for end in spread]
     height = 18.0 * len(order) + 44
     plot = Plot(
         Scale.around(values, metric.title, on_axis(metric), **bounds_of(metric)),
@@ -109,17 +111,33 @@ def _rows(
         ends = [(found[site][model], row + 0.5) for model in MODELS if model in found[site]]
         if len(ends) == 2:
             plot.line(ends, "link")
-        for model in reversed(MODELS):
+        for model, down in zip(reversed(MODELS), (0.68, 0.32), strict=True):
             if model in found[site]:
                 words = f"site {site}: {MODELS[model]} {shown(metric, found[site][model])}"
+                if model in spreads.get(site, {}):
+                    low, high = spreads[site][model]
+                    plot.line([(low, row + down), (high, row + down)], f"{model} thin")
+                    words += f", 95 % from {shown(metric, low)} to {shown(metric, high)}"
                 plot.dot((found[site][model], row + 0.5), model, 4.2, words)
-    extra = []
+    extra = ["Bars are 95 % intervals."] if spreads else []
     if clusters:
         extra.append("The square is the client's cluster.")
     if classes:
         named = f"{class_name(run, 0)} … {class_name(run, classes - 1)}"
         extra.append(f"The cells are its training examples of classes {named}, darker for more.")
     return plot.svg(title, alt), " ".join(extra)
+
+
+def _spreads(
+    run: Run, found: dict[str, dict[str, float]], metric: Metric
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """The 95 % intervals of shares of each site's test examples."""
+    sizes = {site: int(number(row, "n_test") or 0) for site, row in latest(run).items()}
+    return {
+        site: {model: wilson(value, sizes[site]) for model, value in scores.items()}
+        for site, scores in found.items()
+        if metric.share and sizes[site]
+    }
 
 
 def _ranks(

@@ -92,11 +92,15 @@ class Tally(BaseModel):
 
 
 class ByClass(BaseModel):
-    """Of sites that tell their labels: true × predicted, and for each class binned probabilities, false and true."""
+    """Of sites that tell their labels: true × predicted, and for each class binned probabilities, false and true.
+
+    `many`: of several labels an example; true × predicted, not there and there, of each.
+    """
 
     confusion: Numbers
     scores: Numbers
     sites: int
+    many: bool = False
 
     def scores_of(self, place: int, classes: int) -> tuple[Numbers, Numbers]:
         """Of the examples that are not of this class, and of those that are."""

@@ -10,7 +10,7 @@ from fedbayes.protocol.settings import defaults
 from server_app.report.files import Run
 from server_app.report.progress import total
 from server_app.report.words import method_words, rounds_done
-from server_app.rows import NONE, examples_tested, last, mean_and_sd, series, wilson
+from server_app.rows import NONE, SHARES, examples_of, last, mean_and_sd, series, wilson
 
 # Where and how fast a run was made says nothing of what it is.
 ASIDE = {
@@ -50,9 +50,10 @@ def interval(group: Group, column: str) -> tuple[float, float] | None:
     """After Wilson, of the one run of a group; several runs have their sd."""
     if len(group.runs) > 1:
         return None
-    value = last(group.runs[0].rows, column.removesuffix(INTERVAL))
-    examples = examples_tested(group.runs[0].clients)
-    return wilson(value, examples) if value is not None and examples else None
+    run, of = group.runs[0], column.removesuffix(INTERVAL)
+    value = last(run.rows, of)
+    n = examples_of(run.clients, run.config.get("sites"))[of.partition("_")[2]]
+    return wilson(value, n) if value is not None and n else None
 
 
 def columns(groups: Sequence[Group]) -> dict[str, str]:
@@ -60,9 +61,10 @@ def columns(groups: Sequence[Group]) -> dict[str, str]:
     titles: dict[str, str] = {}
     for metric, title in TITLES.items():
         titles |= {f"{model}_{metric}": f"{model.upper()} {title}" for model in MODELS}
-        if metric in ("accuracy", "coverage"):
+        if metric in SHARES:
+            words = metric if metric in ("accuracy", "coverage") else title
             titles |= {
-                f"{model}_{metric}{INTERVAL}": f"{model.upper()} {metric}, 95 % interval" for model in MODELS
+                f"{model}_{metric}{INTERVAL}": f"{model.upper()} {words}, 95 % interval" for model in MODELS
             }
     titles |= {"adjusted_rand": "adjusted Rand index"}
     titles |= {"seconds": "seconds per round", "megabytes": "MB per round", "failed": "failed replies"}

@@ -17,19 +17,25 @@ from strategies.rounds.roster import Site
 def by_class(replies: Replies[Reply], sites: Mapping[str, Site]) -> dict[str, dict[str, Any]]:
     """For each model `confusion` (true × predicted), `scores` (class × false, true × bin) and how many `sites` told.
 
-    Counts that do not add up to a site's test examples are left out.
+    Of several labels an example (`many`) each has a confusion of two classes, not there and there. Counts that do not
+    add up to a site's test examples are left out.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, content in replies.content.items():
         site, said = sites[name], content.measures.get(COUNTS, {})
-        classes = len(site.classes)
+        classes, many = len(site.classes), site.claim.many
         for model in MODELS:
-            confusion = _counts(said.get(f"{model}_confusion"), classes**2, site.n_test)
+            confusion = _counts(
+                said.get(f"{model}_confusion"),
+                4 * classes if many else classes**2,
+                site.n_test * site.decisions,
+            )
             scores = _counts(said.get(f"{model}_scores"), 2 * classes * SCORE_BINS, site.n_test * classes)
-            if confusion is None or scores is None or site.labels is None:
+            if confusion is None or scores is None or (site.labels is None and not many):
                 continue
             total = found.setdefault(
-                model, {"confusion": [0] * len(confusion), "scores": [0] * len(scores), "sites": 0}
+                model,
+                {"confusion": [0] * len(confusion), "scores": [0] * len(scores), "sites": 0, "many": many},
             )
             total["confusion"] = [a + b for a, b in zip(total["confusion"], confusion, strict=True)]
             total["scores"] = [a + b for a, b in zip(total["scores"], scores, strict=True)]

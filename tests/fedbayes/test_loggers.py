@@ -2,6 +2,7 @@
 
 import json
 import struct
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ import pytest
 from fedbayes.cli import command
 from fedbayes.loggers import worker
 from fedbayes.loggers.worker import Loggers
+from server_app.stored import read_rows
 
 START = {"event": "start", "uuid": "0123-abc", "round": 1, "rounds": 2, "sites": 3}
 EVENTS = [
@@ -87,6 +89,31 @@ def test_mlflow_has_settings_figures_and_files(mlflow: Any, log: Log) -> None:
     assert [(one.step, one.value) for one in history] == [(0, 0.25), (2, 0.75)]
     assert run.data.metrics["round/seconds"] == 0.5
     assert {file.path for file in client.list_artifacts(run.info.run_id)} == {"report.html", "rounds.csv"}
+
+
+def test_a_real_run_in_mlflow(mlflow: Any, tmp_path: Path) -> None:
+    """The command itself, two rounds, with a database as the store."""
+    words = ["run", "--log", "mlflow", "dataset=digits", "size=4+4", "rounds=2", "local-steps=1", "eval-every=1",
+             "run-name=logged", "--clients", "2"]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "fedbayes.cli", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = runs_of(mlflow)
+    assert f"mlflow: run {run.info.run_id} at sqlite:///" in done.stdout
+    assert (run.info.run_name, run.info.status, run.data.params["rounds"]) == ("logged", "FINISHED", "2")
+    client = mlflow.MlflowClient()
+    history = client.get_metric_history(run.info.run_id, "accuracy/personal")
+    rows = read_rows(tmp_path / "runs" / "logged" / "rounds.csv")
+    assert [one.step for one in history] == [0, 1, 2]
+    assert [one.value for one in history] == pytest.approx(
+        [float(row["pm_accuracy"]) for row in rows], abs=1e-6
+    )
+    assert "report.html" in {file.path for file in client.list_artifacts(run.info.run_id)}
 
 
 def test_a_resumed_run_goes_on_in_the_same_one(mlflow: Any, log: Log) -> None:

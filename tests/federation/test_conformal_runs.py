@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,16 +11,20 @@ import pytest
 import torch
 from harness import Outcome
 from inprocess import sites
+from safetensors import safe_open
 
 from bayes_core.predict.conformal import least
 from client_app.data import load
 from client_app.store import read
 from fedbayes.errors import ModelError
 from fedbayes.model.adapt import adapt
+from fedbayes.model.export import export
+from fedbayes.model.find import find_model
 from fedbayes.model.finished import Finished
 from fedbayes.model.personal import PersonalModel
 from fedbayes.model.predict import predict_file
 from fedbayes.protocol.settings import Settings, SettingsError, defaults
+from server_app.rows import wilson
 from strategies.rounds.roster import StrategyError
 
 Federate = Callable[..., Outcome]
@@ -82,7 +87,17 @@ def test_a_model_file_has_the_threshold_and_predict_writes_sets(digits: Outcome,
     assert [tuple(row["set"].split("+")) for row in rows] == personal.sets(x)
     assert all(row["class"] in row["set"].split("+") for row in rows)
     held = sum(str(int(y)) in row["set"].split("+") for row, y in zip(rows, data.y_test, strict=True))
-    assert f"{100 * held / len(rows):.1f} % of the conformal sets hold the class" in said
+    low, high = wilson(held / len(rows), len(rows))
+    spread = f"{100 * held / len(rows):.1f} % (95 %: {100 * low:.1f} – {100 * high:.1f} %)"
+    assert f"{spread} of the conformal sets hold the class" in said
+    shared = find_model("digits/global", digits.folder.parent)
+    text, said = predict_file(shared, str(tmp_path / "new.npz"))
+    assert (
+        "set" not in next(csv.reader(io.StringIO(text)))
+        and "no conformal sets or intervals: each site" in said
+    )
+    with pytest.raises(ModelError, match="each site measures its own"):
+        shared.sets(x)
 
 
 def test_predict_writes_intervals(numbers: Outcome, tmp_path: Path) -> None:
@@ -92,11 +107,29 @@ def test_predict_writes_intervals(numbers: Outcome, tmp_path: Path) -> None:
     text, said = predict_file(personal, str(tmp_path / "new.npz"))
     found = personal.forecast(x)
     assert personal.conformal is not None
+    assert len(personal.conformal.thresholds) == 3 and personal.conformal.level == 0.8
+    deviation, groups = personal.card.agreement.target_scale[1], set()
     for row, mean, sd in zip(csv.DictReader(io.StringIO(text)), found.mean, found.sd, strict=True):
-        half = personal.conformal[1] * float(sd)
+        group = sum(float(sd) > cut * deviation for cut in personal.conformal.cuts)
+        half = personal.conformal.thresholds[group] * float(sd)
+        groups.add(group)
         assert float(row["conformal_low"]) == pytest.approx(float(mean) - half, rel=1e-4, abs=1e-4)
         assert float(row["conformal_high"]) == pytest.approx(float(mean) + half, rel=1e-4, abs=1e-4)
-    assert "within the conformal ones" in said
+    assert len(groups) > 1 and "within the conformal ones" in said
+
+
+def test_exported_files_tell_it_in_the_target_s_own_units(numbers: Outcome, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    personal = PersonalModel.load(numbers.folder.parent / "state" / "numbers" / "1")
+    assert personal.conformal is not None
+    export(personal, tmp_path / "out")
+    with safe_open(tmp_path / "out" / "network.safetensors", "pt") as file:
+        plain = file.metadata()["conformal"]
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "network.onnx"))
+    assert session.get_modelmeta().custom_metadata_map["conformal"] == plain
+    said, deviation = json.loads(plain), personal.card.agreement.target_scale[1]
+    assert said["level"] == 0.8 and said["thresholds"] == list(personal.conformal.thresholds)
+    assert said["cuts"] == pytest.approx([cut * deviation for cut in personal.conformal.cuts])
 
 
 def test_adapted_models_have_it_and_others_say_so(digits: Outcome, federate: Federate) -> None:

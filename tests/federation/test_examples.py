@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from harness import Outcome
 
 from client_app import site
+from client_app.store import read
 from fedbayes.launch.plan import parse_words, plan_run
 from server_app.stored import read_rows
 
@@ -54,6 +56,47 @@ def test_one_s_own_data_in_ten_lines(
     }
     run = federate(clients=plan.clients, rounds=8, local_steps=20, eval_every=8, **{"size": "small"} | own)
     assert float(run.rows[-1]["pm_accuracy"]) > 0.75
+
+
+def test_a_backbone_of_one_s_own(tmp_path: Path) -> None:
+    """Pretrained on images that no client has, then as it is under a Bayesian head, and going on to learn."""
+    here = DOCS.parent / "examples" / "backbone"
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, (200, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", x=x, y=np.arange(200) % 4)
+    environment = os.environ | {"PYTHONPATH": str(here)}
+
+    def python(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    said = python(str(here / "pretrain.py"), "images.npz", "--epochs", "1", "--each", "5")
+    assert "20 images for backbone.safetensors, 180 in clients.npz" in said
+    common = [
+        "run",
+        "dataset=clients.npz",
+        "layout=iid",
+        "size=20+10",
+        "rounds=1",
+        "local-steps=1",
+        "--clients",
+        "2",
+    ]
+    head = 1024 * 4 + 4
+    for name, words in (("frozen", []), ("warm", ["bayesian=head"])):
+        python("-m", "fedbayes.cli", *common, f"model=backbone:{name}", *words, f"run-name={name}")
+        _, state = read(tmp_path / "runs" / "state" / name / "0" / "personal.safetensors")
+        assert state["q"].shape == (2, head)
+    frozen, warm = (read_rows(tmp_path / "runs" / name / "rounds.csv")[1] for name in ("frozen", "warm"))
+    assert int(frozen["bytes_up"]) < 2 * (8 * head + 1000) < int(warm["bytes_up"])
 
 
 def test_the_worked_example(tmp_path: Path) -> None:

@@ -17,7 +17,13 @@ Federate = Callable[..., Outcome]
 
 
 @pytest.mark.parametrize(
-    "words", [{}, {"method": "sfedbayes"}, {"temperature_scaling": True, "validation_fraction": 0.2}]
+    "words",
+    [
+        {},
+        {"method": "sfedbayes"},
+        {"temperature_scaling": True, "validation_fraction": 0.2},
+        {"conformal": 0.8, "validation_fraction": 0.2},
+    ],
 )
 def test_the_folder_is_the_model(
     federate: Federate, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: dict[str, object]
@@ -39,6 +45,11 @@ def test_the_folder_is_the_model(
     x, _ = digits(2)
     assert torch.equal(after.predict(x).probabilities, before.predict(x).probabilities)
     config = json.loads((out / "config.json").read_text())
+    assert (after.temperature, after.conformal) == (before.temperature, before.conformal)
+    assert config["temperature"] == before.temperature and bool(config["conformal"]) == ("conformal" in words)
+    if before.conformal:
+        assert after.sets(x) == before.sets(x)
+        assert config["conformal"]["thresholds"] == list(before.conformal.thresholds)
     assert config["model_type"] == "fedbayes" and config["problem_type"] == "single_label_classification"
     assert config["id2label"]["7"] == "7" and config["label2id"] == {str(i): i for i in range(10)}
     network = build(config["architectures"][0], tuple(config["input_shape"]), 10, seed=9)

@@ -62,6 +62,22 @@ def test_it_learns_where_the_noise_is_large(run: Outcome) -> None:
     assert start["about"][0] == "Model mlp: 1,186 Bayesian weights."
 
 
+def test_conformal_intervals_hold_in_every_third(run: Outcome) -> None:
+    """2000 new examples of each site, by thirds of the predicted sd; 24 held-out examples a site carry two groups."""
+    draw, held = np.random.default_rng(1), [[], [], []]
+    for name in ("north", "south"):
+        personal = PersonalModel.load(run.folder.parent / "state" / "noisy" / name)
+        assert personal.conformal is not None and len(personal.conformal.thresholds) == 2
+        x = draw.uniform(-1, 1, 2000)
+        y = torch.as_tensor(100 + 5 * x + np.where(x < 0, 1.0, 10.0) * draw.normal(size=2000))
+        found = personal.forecast(x[:, None])
+        low, high = personal.interval(found)
+        within = ((low <= y) & (y <= high)).double()
+        for third, places in enumerate(np.array_split(found.sd.argsort().numpy(), 3)):
+            held[third].append(float(within[places].mean()))
+    assert all(sum(third) / 2 > 0.87 for third in held), held
+
+
 def test_predict_and_export_know_of_it(run: Outcome, tmp_path: Path) -> None:
     model = find_model("noisy/global", run.folder.parent)
     np.savez(tmp_path / "new.npz", x=np.array([[-0.6], [0.6]]))

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 import torch
 from harness import Outcome
+from sklearn.metrics import confusion_matrix, roc_auc_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from bayes_core.likelihoods import balanced_labels, likelihood_of
 from bayes_core.networks import ManyLabels
+from bayes_core.predict.histograms import label_counts
 from fedbayes.cli.command import _status
 from fedbayes.model.find import find_model
 from fedbayes.protocol.settings import SettingsError
+from server_app.evaluations import read_evaluations
+from server_app.report.classes import auroc, by_class
+from server_app.report.files import ByClass, read_run
 from strategies import StrategyError
 
 Federate = Callable[..., Outcome]
@@ -32,6 +37,20 @@ WORDS = {
 def examples(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
     x = np.random.default_rng(0).normal(size=(n, 3))
     return x, (x > [0, 0, 1]).astype(int)
+
+
+def test_counts_of_labels_against_scikit_learn() -> None:
+    draw = torch.Generator().manual_seed(0)
+    y = torch.randint(2, (400, 4), generator=draw)
+    logits = torch.randn(400, 4, generator=draw) + 2 * y - 1
+    p = torch.stack([-logits, logits], -1).softmax(-1).view(-1, 2)
+    confusion, scores = label_counts(p, y)
+    told = ByClass(confusion=confusion, scores=scores, sites=1, many=True)
+    for place in range(4):
+        expected = confusion_matrix(y[:, place], logits[:, place] > 0).flatten().tolist()
+        assert told.confusion[4 * place : 4 * place + 4] == expected
+        exact = roc_auc_score(y[:, place], logits[:, place])
+        assert auroc(*told.scores_of(place, 4)) == pytest.approx(exact, abs=3e-3)
 
 
 def test_the_loss_is_binary_cross_entropy() -> None:
@@ -64,6 +83,19 @@ def test_it_is_learned_and_measured_by_decision(federate: Federate, tmp_path: Pa
         "examples, not decisions"
     )
     assert not run.said("warning") and (run.folder / "report.html").exists()
+    model = "gm" if method == "fedavg" else "pm"
+    told = read_evaluations(run.folder)[-1]["classes"][model]
+    matrix = np.array(told["confusion"]).reshape(3, 2, 2)
+    assert told["sites"] == 2 and (matrix.sum((1, 2)) == 80).all(), "every test example, for each label"
+    right = matrix[:, 0, 0] + matrix[:, 1, 1]
+    assert right.sum() / 240 == pytest.approx(float(last[f"{model}_accuracy"]), abs=1e-6)
+    rash = next(line for line in by_class(read_run(run.folder)).rows if line[0] == "rash")
+    (absent, false), (missed, hit) = matrix[2]
+    assert rash[2] == str(missed + hit)
+    assert rash[3].startswith(f"{100 * hit / (missed + hit):.1f}"), "sensitivity"
+    assert rash[4].startswith(f"{100 * absent / (absent + false):.1f}"), "specificity"
+    assert float(rash[6]) > 0.5, "AUROC"
+    assert f'id="classes-{model}"' in (run.folder / "report.html").read_text()
     assert last["pm_val_nll"] or method == "fedavg"
 
 

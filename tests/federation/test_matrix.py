@@ -14,6 +14,8 @@ from client_app.card import Card
 from client_app.store import read
 from fedbayes.errors import ModelError
 from fedbayes.launch.app_bundle import methods
+from fedbayes.model.export import export
+from fedbayes.model.find import find_model
 from fedbayes.model.personal import PersonalModel
 from fedbayes.protocol.columns import MODELS
 from fedbayes.protocol.settings import SettingsError
@@ -133,6 +135,24 @@ def test_the_store_has_a_card_and_the_model_where_there_is_one(cell: Cell) -> No
         else:
             with pytest.raises(ModelError, match=f"{cell.method} has only the global one"):
                 PersonalModel.load(folder)
+
+
+def test_the_global_model_is_exported_or_a_sentence_says_why_not(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fedbayes.model.export.has_onnx", lambda: False
+    )  # which is tested elsewhere, and slow
+    folder = cell.whole.folder
+    try:
+        export(find_model(f"{folder.name}/global", folder.parent), tmp_path / "out")
+    except ModelError as error:
+        said = str(error)
+        assert (said.endswith(".") and "\n" not in said and folder.name in said) or cell.method in said
+        several = f"there is {folder.name}/global-" in said
+        assert several or not cell.traits.global_model or "cannot be exported" in said, said
+    else:
+        assert cell.traits.global_model and (tmp_path / "out" / "network.safetensors").stat().st_size > 0
 
 
 def test_a_resumed_run_is_the_undisturbed_one(cell: Cell) -> None:

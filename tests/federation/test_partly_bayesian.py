@@ -10,6 +10,7 @@ from harness import Outcome
 
 from client_app.data import load
 from client_app.site import forget
+from client_app.store import read
 from fedbayes.errors import ModelError
 from fedbayes.model.adapt import adapt
 from fedbayes.model.find import find_model
@@ -54,6 +55,10 @@ def test_a_frozen_backbone_costs_no_bytes(federate: Federate, monkeypatch: pytes
     weights = 16 * 10 + 10
     assert run.tensors["w"].shape == (2, weights)
     assert int(run.rows[1]["bytes_up"]) // 4 == 2 * (4 * weights + HEADER)
+    _, kept = read(run.folder.parent / "state" / run.folder.name / "0" / "personal.safetensors")
+    sizes = {name: tensor.numel() for name, tensor in kept.items()}
+    assert sizes.pop("q") == 2 * weights
+    assert set(sizes.values()) == {2, 4 * weights}, "steps and moments: nothing of the frozen part is kept"
 
 
 def test_low_rank_adapters_learn_and_are_all_that_is_sent(

@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from harness import Outcome
 
 from client_app.data import check
 from client_app.data.errors import DataError
+from client_app.site import forget
 from fedbayes.cli.command import _status
 from fedbayes.launch.plan import parse_words, plan_run
 from fedbayes.model.find import find_model
@@ -219,6 +223,48 @@ def test_kinds_that_differ_between_sites_are_named_and_can_be_given(tmp_path: Pa
         check(Settings.parse(words), 2)
     found = check(Settings.parse(words | {"kinds": "stage:category"}), 2)
     assert found.features == ("stage=1", "stage=2", "stage=I", "stage=II", "stage=other", "ok")
+
+
+def test_a_label_with_a_blank_is_no_further_class(federate: Federate, tmp_path: Path) -> None:
+    """A site that writes "Benign " has the class "Benign", in the agreement, in training and of new rows."""
+    forget()
+    draw = np.random.default_rng(0)
+    for site, benign in (("a", "Benign"), ("b", "Benign ")):
+        size = draw.normal(size=60)
+        lines = [f"{value:.3f},{benign if value < 0 else 'Malignant'}" for value in size]
+        write_lines(tmp_path / "sites" / f"{site}.csv", ["size,finding", *lines])
+    run = federate(clients=2, dataset=str(tmp_path / "sites"), target="finding", rounds=1)
+    config = json.loads((run.folder / "config.json").read_text())
+    assert config["classes"] == ["Benign", "Malignant"] and not run.said("warning")
+    personal = find_model("run/b", run.folder.parent)
+    found = personal.read(
+        str(write_lines(tmp_path / "new.csv", ["size,finding", "-1,Benign ", "1,Malignant"]))
+    )
+    assert found.y is not None and found.y.tolist() == [0, 1]
+
+
+def write_lines(file: Path, lines: list[str]) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_the_page_on_tables_in_a_shell(tmp_path: Path) -> None:
+    """Its commands with the processes of a run, as a reader types them."""
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
+    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        (tmp_path / program.split()[1]).write_text(program)
+    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    script = "\n".join(["set -e", "python make_wards.py", commands, "python without_fedbayes.py"])
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True,
+        timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "['ill', 'well']" in done.stdout and "accuracy" in done.stderr
+    with (tmp_path / "answers.csv").open(newline="") as stream:
+        assert [row["patient"] for row in csv.DictReader(stream)] == [f"bern-{i}" for i in range(10)]
 
 
 def test_the_page_on_tables(

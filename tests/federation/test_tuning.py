@@ -18,6 +18,7 @@ from fedbayes.cli.command import _status
 from fedbayes.launch.plan import Plan
 from fedbayes.launch.tune import Tuning, best
 from server_app import app as server
+from server_app.rows import with_interval
 from server_app.stored import read_rows
 
 WORDS = {key: str(value) for key, value in (SMALL | {"rounds": 2, "size": "10+10"}).items()}
@@ -38,7 +39,11 @@ def test_a_real_tuning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
         file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.name.endswith("safetensors")
     }
     assert before
-    capfd.readouterr()
+    sites = json.loads((folder / found["points"][0]["run"] / "config.json").read_text())["sites"]
+    held = sum(one["n_validation"] for one in sites.values())
+    words = [with_interval(point["gm_val_accuracy"], held) for point in found["points"]]
+    said = capfd.readouterr().out
+    assert held == 30 and all(one in said for one in words), "a fifth of 5 classes with 10 examples each"
     assert _status(command) == 0
     assert {file: file.stat().st_mtime_ns for file in before} == before, "nothing was run again"
     assert "lr-global=0.01 --clients 3" in capfd.readouterr().out

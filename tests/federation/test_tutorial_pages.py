@@ -1,11 +1,14 @@
 """The tutorials for a coordinator and for a site, word by word, with real processes (but for the ports)."""
 
+import re
 import threading
+from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from deployed import Deployment
+from deployed import Deployment, Running, until
 from tutorials import Step, sections, words_of
 
 from fedbayes.launch.flower import free_port
@@ -40,6 +43,21 @@ def watched(out_dir: Path, run: str) -> str:
             server.shutdown()
 
 
+def seen_running(page: Running, run: Running, name: str) -> None:
+    """A page that was opened before the run says that it is running, while it is."""
+    page.hears("Ctrl-C ends this page")
+    (address,) = re.findall(r"http://\S+", page.said)
+    place = address.replace("/?", f"/run/{name}?")
+
+    def says_so() -> bool:
+        assert run.process.poll() is None, f"the run has ended, and the page never said running:\n{run.said}"
+        with suppress(HTTPError), urlopen(place) as answer:  # the run's folder may not be there yet
+            return 'class="badge running">running' in answer.read().decode("utf-8")
+        return False
+
+    until(says_so, f"a page that says running at {place}")
+
+
 def test_both_pages_make_a_federation_that_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fleet, control = f"localhost:{free_port()}", f"localhost:{free_port()}"
@@ -52,8 +70,14 @@ def test_both_pages_make_a_federation_that_learns(tmp_path: Path, monkeypatch: p
             words = words_of(step)
             words += ["--listen", fleet, "--control", control] if words[0] == "coordinator" else []
             words = [fleet if word == "localhost" and words[0] == "site" else word for word in words]
+            if new := words[0] == "run" and "--resume" not in words:
+                page = federation.command("watch", "--no-browser", "--port", "0", log="watch")
+                federation.running["watch"] = page
+                page.hears("Ctrl-C ends this page")
             running = federation.command(*words, log=f"step-{number}")
             federation.running[str(number)] = running
+            if new:
+                seen_running(page, running, "clinics")
             if words[0] in ("coordinator", "site"):
                 running.hears("may take part" if words[0] == "coordinator" else "SuperNode ID")
             else:

@@ -23,6 +23,7 @@ from fedbayes.model.export import read_pruned, write_onnx
 from fedbayes.protocol.models import build
 from fedbayes.protocol.settings import Settings, defaults
 from fedbayes.protocol.streams import stream
+from server_app.rows import wilson
 
 Federate = Callable[..., Outcome]
 TRAINED = {"local_steps": 20, "personal_steps": 5, "zeta": 0.5, "size": "10+10"}
@@ -248,7 +249,9 @@ def test_predict_writes_a_row_for_each_example(
     status, out, said = command(capsys, "predict", "run/1", file, f"out-dir={tmp_path}")
     found = PersonalModel.load(store(run, "1")).predict(x)
     right = (found.labels == y).double().mean()
-    assert (status, said) == (0, f"50 of 50 examples answered; accuracy {right:.4f}.\n")
+    low, high = wilson(float(right), 50)
+    spread = f"{right:.4f} (95 %: {low:.4f} – {high:.4f})"
+    assert (status, said) == (0, f"50 of 50 examples answered; accuracy {spread}.\n")
     rows = list(csv.DictReader(out.splitlines()))
     assert [row["example"] for row in rows] == [str(i) for i in range(50)]
     assert [row["class"] for row in rows] == [str(label) for label in found.labels.tolist()]
@@ -305,7 +308,7 @@ def test_tables_are_read_by_column_and_scaled_as_for_training(
     federate(clients=2, dataset=str(tmp_path / "clinics"), scale=scale, **words)
     new = clinic(tmp_path / "new.csv", "finding,count,temperature", 7)
     status, out, said = command(capsys, "predict", "run/east", new, f"out-dir={tmp_path}")
-    assert (status, said) == (0, "40 of 40 examples answered; accuracy 1.0000.\n")
+    assert (status, said) == (0, "40 of 40 examples answered; accuracy 1.0000 (95 %: 0.9124 – 1.0000).\n")
     assert [row["class"] for row in csv.DictReader(out.splitlines())][:2] == ["flu", "well"]
     bare = clinic(tmp_path / "bare.csv", "count,temperature", 7)
     assert command(capsys, "predict", "run/east", bare, f"out-dir={tmp_path}")[:2] == (0, out)
@@ -325,9 +328,10 @@ def test_tables_are_read_by_column_and_scaled_as_for_training(
         tmp_path / "mine",
     ]
     status, out, _ = command(capsys, *adapt)
-    assert status == 0 and "│ accuracy                │   1.0000 │" in out
+    assert status == 0 and "│ accuracy                │          1.0000 │" in out
+    assert "│ 95 % interval of it     │ 0.9124 – 1.0000 │" in out  # after Wilson, 40 of 40
     status, _, said = command(capsys, "predict", tmp_path / "mine", new)
-    assert (status, said) == (0, "40 of 40 examples answered; accuracy 1.0000.\n")
+    assert (status, said) == (0, "40 of 40 examples answered; accuracy 1.0000 (95 %: 0.9124 – 1.0000).\n")
 
     wrong = clinic(tmp_path / "wrong.csv", "temperature,finding", 1)
     status, _, said = command(capsys, "predict", "run/east", wrong, f"out-dir={tmp_path}")
@@ -336,7 +340,14 @@ def test_tables_are_read_by_column_and_scaled_as_for_training(
         f'fedbayes: {wrong} has no column "count"; the model takes temperature, count.\n',
     )
     more = clinic(tmp_path / "more.csv", "id,temperature,count,finding", 7)
-    assert command(capsys, "predict", "run/east", more, f"out-dir={tmp_path}")[0] == 0, "it knows its columns"
+    status, out, _ = command(capsys, "predict", "run/east", more, f"out-dir={tmp_path}")
+    assert status == 0 and out.startswith("example,id,class,"), (
+        "it knows its columns, and passes others through"
+    )
+    assert [row["id"] for row in csv.DictReader(out.splitlines())][:2] == ["flu", "well"]
+    taken = clinic(tmp_path / "taken.csv", "class,temperature,count", 7)
+    status, out, _ = command(capsys, "predict", "run/east", taken, f"out-dir={tmp_path}")
+    assert status == 0 and out.startswith("example,class (given),class,probability,")
 
 
 def test_images_are_read_with_and_without_classes(
@@ -360,7 +371,7 @@ def test_images_are_read_with_and_without_classes(
     }
     federate(clients=2, dataset=str(tmp_path / "sites"), **words)
     status, out, said = command(capsys, "predict", "run/a", tmp_path / "sites" / "b", f"out-dir={tmp_path}")
-    assert (status, said) == (0, "20 of 20 examples answered; accuracy 1.0000.\n")
+    assert (status, said) == (0, "20 of 20 examples answered; accuracy 1.0000 (95 %: 0.8389 – 1.0000).\n")
     assert next(csv.DictReader(out.splitlines()))["example"] == "dark/0.png"
     plain = tmp_path / "plain"
     plain.mkdir()
@@ -469,7 +480,8 @@ def test_the_exported_network_says_the_same(
     status, said, _ = command(capsys, *words)
     ours = PersonalModel.load(store(run, "3")).point_probabilities(x)
     accuracy = (ours.argmax(-1) == y).double().mean()
-    assert status == 0 and f"{accuracy:.4f}" in said
+    low, high = wilson(float(accuracy), 50)
+    assert status == 0 and f"{accuracy:.4f} ({low:.4f}–{high:.4f})" in said
 
     network = build("dnn", (1, 8, 8), 10)
     network.load_state_dict(load_file(tmp_path / "out" / "network.safetensors"))
@@ -531,7 +543,8 @@ def test_a_sparse_model_is_pruned(
     network = build("dnn", (1, 8, 8), 10)
     network.load_state_dict(pruned)
     ours = network(x).softmax(-1).detach()
-    assert rows[1][3] == f"{(ours.argmax(-1) == y).double().mean():.4f}"
+    right = float((ours.argmax(-1) == y).double().mean())
+    assert rows[1][3] == "{:.4f} ({:.4f}–{:.4f})".format(right, *wilson(right, 50))
     theirs = onnxruntime.InferenceSession(str(out / "pruned.onnx")).run(None, {"x": x.numpy()})[0]
     assert abs(theirs - ours.numpy()).max() < 1e-5
     with pytest.raises(ModelError, match="is no pruned network of fedbayes"):

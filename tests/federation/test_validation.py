@@ -12,6 +12,9 @@ from bayes_core.predict.metrics import summarise, tally
 from client_app import site as sites
 from fedbayes.model.find import find_model
 from fedbayes.protocol.settings import Settings, defaults
+from server_app.report import render
+from server_app.report.files import read_run
+from server_app.rows import wilson
 
 Federate = Callable[..., Outcome]
 COLUMNS = ["pm_val_nll", "gm_val_nll", "pm_val_accuracy", "gm_val_accuracy"]
@@ -56,6 +59,9 @@ def test_the_figures_are_those_of_the_held_out_examples(federate: Federate) -> N
     }
     assert float(run.rows[-1]["gm_val_nll"]) == pytest.approx(summarise(pooled)["nll"], abs=1e-5)
     assert float(run.rows[-1]["gm_val_accuracy"]) == pytest.approx(summarise(pooled)["accuracy"], abs=1e-6)
+    low, high = wilson(float(run.rows[-1]["gm_val_accuracy"]), 40)
+    page = render(read_run(run.folder)).replace("\u2060", "")
+    assert f"{100 * low:.1f}–{100 * high:.1f}\u202f%" in page, "of 40 validation examples, with its interval"
 
 
 def test_measuring_them_changes_nothing_else(federate: Federate, monkeypatch: pytest.MonkeyPatch) -> None:

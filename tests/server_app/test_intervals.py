@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from server_app.report.figure import interval
-from server_app.rows import examples_tested, wilson
+from server_app.rows import examples_of, wilson, with_interval
 
 
 @pytest.mark.parametrize(
@@ -28,5 +28,8 @@ def test_the_examples_are_those_of_the_last_evaluation() -> None:
         {"round": "2", "site": "b", "pm_accuracy": "0.5", "n_test": "30"},
         {"round": "3", "site": "b", "status": "ok"},
     ]
-    assert examples_tested(rows) == 40 and examples_tested([]) == 0
+    found = examples_of(rows, {"a": {"n_validation": 7}, "b": {"n_validation": 5}, "c": {"n_validation": 9}})
+    assert found["accuracy"] == found["coverage"] == 40 and found["val_accuracy"] == 12
+    assert set(examples_of([]).values()) == {0} and examples_of(rows)["val_accuracy"] == 0
+    assert with_interval(81 / 263, 263) == "0.3080 (95 %: 0.2553 – 0.3662)"
     assert interval(0.5, 40) == "35.2–64.8\u202f%" and interval(None, 40) == interval(0.5, 0) == "–"

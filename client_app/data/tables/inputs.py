@@ -74,7 +74,7 @@ def read_new(
     file: Path, agreement: Agreement, count: int
 ) -> tuple[np.ndarray, np.ndarray | None, dict[str, list[str]]]:
     """New examples for a model with this agreement (where columns have no names, the first `count` of them), their
-    targets where the file has them, and the columns that the run ignored, ids say.
+    targets where the file has them, and all further columns, ids say, as they are.
 
     The target is in the column that was it in training; for older models, in the only further one.
     """
@@ -92,9 +92,9 @@ def read_new(
     na = NA | frozenset(preparation.na) if preparation else frozenset()
     plain = Preparation(tuple(Column(name, NUMBER) for name in names))
     x = inputs_of_rows(rows, preparation or plain, na)
-    aside = {name: rows.column(name).tolist() for name in others if name in agreement.ignored}
     wanted = agreement.target or next(iter(others), "")
     found = [name for name in columns_of(wanted, rows) if name in others]
+    aside = {name: rows.column(name).tolist() for name in others if name not in found}
     if found != columns_of(wanted, rows) or all(missing(rows.column(name)).all() for name in found):
         return x, None, aside
     if problems := list(without_target(rows, wanted, NA)):

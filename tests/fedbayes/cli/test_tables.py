@@ -71,6 +71,8 @@ def test_a_methods_own_columns_stand_below_the_table() -> None:
 
 
 def test_shares_of_test_examples_have_their_intervals() -> None:
-    table = text(run_table("a", [{"round": "1", "pm_rmse": "2", "pm_coverage": "0.5"}], 100))
+    table = text(run_table("a", [{"round": "1", "pm_rmse": "2", "pm_coverage": "0.5"}], {"coverage": 100}))
     place = [line[0] for line in table].index("targets within 90 % intervals")
     assert table[place + 1] == ["95 % interval of it", "0.4038 – 0.5962", "–"]  # after Wilson, 50 of 100
+    held = text(run_table("a", [{"round": "1", "pm_val_accuracy": "0.5"}], {"val_accuracy": 100}))
+    assert held[-1] == table[place + 1]

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from handmade import MakeRun, tally
+from handmade import MakeRun, tally, write_csv
 
+from fedbayes.launch.run_folder import saved_rounds
+from server_app.report import render, tiles
 from server_app.report.compare import write_comparison
-from server_app.report.files import Run
-from server_app.report.groups import group
+from server_app.report.files import Run, read_run
+from server_app.report.groups import group, remarks
+from server_app.rows import counted
 from server_app.stored import RunError
 
 RunOf = Callable[..., Run]
@@ -89,6 +92,23 @@ def test_what_a_reader_must_know_is_said(make: MakeRun, tmp_path: Path) -> None:
     assert "- b is stopped (2 of 100 rounds)." in markdown
     assert "- all runs: several runs have the same seed, so the sd says little." in markdown
     assert "- a: evaluations.jsonl is not in the run folder" in markdown
+
+
+def test_rounds_are_counted_as_the_command_counts_them(make: MakeRun, tmp_path: Path) -> None:
+    """The checkpoint of round 7 was saved, and its row was not when the run stopped."""
+    folder = make("cut", rows=[{"round": at} for at in range(8)], rounds=25, config={"state": "stopped"})
+    write_csv(folder / "rounds.csv", [{"round": at} for at in range(7)])
+    assert saved_rounds(folder) == 7
+    assert remarks(group([read_run(folder)]))[0] == "cut is stopped (7 of 25 rounds)."
+    assert "7 of 25 rounds in" in render(read_run(folder))
+
+
+def test_one_round_is_no_rounds(make: MakeRun) -> None:
+    run = read_run(make("one", rows=[{"round": 0}, {"round": 1, "pm_accuracy": 0.5, "n_test": 4}], rounds=1))
+    page = render(run)
+    assert "1 of 1 round in" in page and "1 rounds" not in page
+    assert [words for _, figure, words in tiles(run) if figure == "1"] == ["round of 1"]
+    assert counted(1, "round") == "1 round" and counted(2, "round") == "2 rounds"
 
 
 def test_one_seed_without_a_figure_leaves_a_dash(make: MakeRun, tmp_path: Path) -> None:

@@ -209,6 +209,9 @@ def test_a_row_for_each_client_with_labels_and_cluster(run_of: RunOf) -> None:
     assert hints(figure, "rect") == [
         "site s0: cluster 1", "site s0: 3 of class cat", "site s0: 0 of class dog", "site s1: cluster 1",
     ]  # fmt: skip
+    assert len(shapes(figure, "path", "thin")) == 4, "a bar for each site and model"
+    assert "site s0: personal 50.0 %, 95 % from 17.0 % to 83.0 %" in hints(figure, "circle")
+    assert figure is not None and "Bars are 95 % intervals." in figure.caption
     table = sites_of(run)
     assert table.header == [
         "site",
@@ -229,6 +232,26 @@ def test_a_row_for_each_client_with_labels_and_cluster(run_of: RunOf) -> None:
         and table.rows[0][3:5] != table.rows[1][3:5]
     )
     assert [line[5:8] for line in table.rows] == [["1", "1", "cat"], ["1", "–", "not told"]]
+
+
+def test_cells_of_classes_can_be_seen(run_of: RunOf) -> None:
+    for number, classes in enumerate((2, 10)):
+        sites = {f"s{i}": {"labels": [3] * classes} for i in range(2)}
+        names = [f"class {i}" for i in range(classes)]
+        run = run_of(
+            str(number), clients=rows_of(2), evaluations={1: {"sites": sites}}, config={"classes": names}
+        )
+        cells = [
+            one for one in shapes(clients.clients(run), "rect") if "of class" in (one.findtext("title") or "")
+        ]
+        assert len(cells) == 2 * classes and min(float(one.get("width", 0)) for one in cells) > 11
+
+
+def test_the_headline_of_numbers_is_written_as_it_is(run_of: RunOf) -> None:
+    rows = [{"round": 1, "site": "a", "n_test": 5, "pm_rmse": 2.0, "gm_rmse": 3.0}]
+    figure = clients.clients(run_of(clients=rows))
+    assert figure is not None and figure.caption.startswith("RMSE on each client's own test data.")
+    assert not shapes(figure, "path", "thin"), "an RMSE is no share, and has no bars"
 
 
 def test_many_clients_become_a_curve_and_stay_in_the_table(run_of: RunOf) -> None:
