@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import psutil
@@ -211,17 +212,18 @@ def say(words: str) -> None:
     print(words, flush=True)
 
 
-def imported() -> dict[str, Callable[[], None]]:
+def imported(trust: str) -> dict[str, Callable[[], None]]:
     """What the parts do, with Flower imported already, where they can be forks; nothing where they cannot."""
     if sys.platform != "linux":
         return {}
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads now, which a fork does not copy
     from fedbayes.deploy import executor, supernode
+    from fedbayes.deploy.bundles import Trust
 
     for module in (executor.CLIENT_APP, executor.SUPEREXEC, "flwr.supernode.cli"):
         importlib.import_module(module)
     gc.freeze()  # what is never looked at again stays shared
-    return {"node": supernode.main, "executor": executor.main}
+    return {"node": partial(supernode.main, Trust.read(trust)), "executor": executor.main}
 
 
 def main() -> None:
@@ -230,7 +232,7 @@ def main() -> None:
         from fedbayes.deploy.log_lines import turn_output
 
         turn_output()
-    run = imported()
+    run = imported(plan["trust"])
     node = Part("SuperNode", plan["node"], run=run.get("node"))
     executor = Part("executor", plan["executor"], run=run.get("executor")) if plan["executor"] else None
     sys.exit(Site(node, executor, plan["address"], plan["authority"]).run())

@@ -8,10 +8,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from deployed import family, until
+from deployed import Running, family, until
 from harness import SMALL, Outcome
 from relay import Relayed
 
@@ -29,7 +30,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relayed]:
     federation = Relayed(tmp_path_factory.mktemp("operated"), SITES)
     try:
         federation.start_coordinator("--metrics-port", str(METRICS), "--log-format", "json")
-        sites = [federation.launch_site(number) for number in range(SITES)]
+        sites = [federation.launch_site(number) for number in range(SITES - 1)]
+        sites.append(federation.launch_site(SITES - 1, words=("--log-format", "json")))
         for site in sites:
             site.hears("SuperNode ID")
         yield federation
@@ -39,6 +41,11 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relayed]:
 
 def statuses(run: Outcome, server_round: int) -> dict[str, str]:
     return {row["site"]: row["status"] for row in run.clients if row["round"] == str(server_round)}
+
+
+def as_json(running: Running) -> list[dict[str, Any]]:
+    """What it says with --log-format json, without the command's own words before."""
+    return [json.loads(line) for line in running.said.splitlines() if line.startswith("{")]
 
 
 def scraped() -> dict[str, float]:
@@ -75,9 +82,13 @@ def test_two_runs_at_once_share_nothing_and_end_as_each_alone(
         assert counted[f'fedbayes_run_round{{run="{name}"}}'] == 4
         assert counted[f'fedbayes_replies_total{{run="{name}"}}'] == 4 * SITES
         assert counted[f'fedbayes_bytes_total{{run="{name}",direction="up"}}'] > 0
-    lines = [line for line in federation.running["coordinator"].said.splitlines() if line.startswith("{")]
-    events = [found for line in lines if (found := json.loads(line)).get("event") == "round"]
-    assert len(lines) > 20 and (not events or {"round", "seconds", "time", "level"} <= events[0].keys())
+    events = [found for found in as_json(federation.running["coordinator"]) if found.get("event") == "round"]
+    assert all(found["source"] == "run" and {"seconds", "time", "level"} <= found.keys() for found in events)
+    told = sorted((found["run"], found["round"]) for found in events)
+    assert told == [(name, t) for name in runs for t in range(1, 5)], "every round of both, once"
+    said = as_json(federation.running[f"site-{SITES - 1}"])
+    assert len(said) > 5 and all({"time", "level", "source", "message"} <= found.keys() for found in said)
+    assert any(found["source"] == "flower" and "SuperNode ID" in found["message"] for found in said)
 
 
 def test_a_silent_site_costs_no_round_its_whole_time_and_takes_part_again(federation: Relayed) -> None:
