@@ -72,10 +72,10 @@ class Part:
             )
         self.started = time.monotonic()
 
-    def again(self, why: str) -> None:
+    def again(self, why: str, soon: bool = False) -> None:
         """Start it anew after a pause, which doubles as long as it does not stay."""
         now = time.monotonic()
-        self.pause = SOON if now - self.started > 3 * LATE else min(2 * self.pause, LATE)
+        self.pause = SOON if soon or now - self.started > 3 * LATE else min(2 * self.pause, LATE)
         self.process, self.due = None, now + self.pause
         say(f"{why}; the {self.name} is started again in {self.pause:g} s.")
 
@@ -162,10 +162,13 @@ class Site:
         self.lost += POLL
         if self.lost >= (LOST if self.worked else NEVER) and answers(self.address, self.authority):
             self.node.end(2.0)
-            self._begin_anew(f"No connection for {self.lost:.0f} s, although the coordinator answers")
+            # It was waited for already, so that this cannot happen faster than it helps.
+            self._begin_anew(
+                f"No connection for {self.lost:.0f} s, although the coordinator answers", soon=True
+            )
 
-    def _begin_anew(self, why: str) -> None:
-        self.node.again(why)
+    def _begin_anew(self, why: str, soon: bool = False) -> None:
+        self.node.again(why, soon)
         self.connected = self.lost = 0.0
         self.away = not answers(self.address, self.authority, PROBE)
 
