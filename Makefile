@@ -18,7 +18,7 @@ test: $(READY)
 
 ## ten thousand mutated replies, ten thousand mutated hellos, fifteen hundred mutated files: some ten minutes
 fuzz: $(READY)
-	FUZZ=5000 FUZZ_FILES=500 $(VENV)/bin/python -m pytest -q tests/federation/test_fuzz.py tests/fedbayes/test_fuzz_files.py
+	FUZZ=1700 FUZZ_FILES=500 $(VENV)/bin/python -m pytest -q tests/federation/test_fuzz.py tests/fedbayes/test_fuzz_files.py
 
 ## a real federation over gRPC with TLS, and every fault that it must survive: a quarter of an hour
 test-federation: $(READY)
