@@ -112,6 +112,7 @@ class Soak:
             return False
         if status is not None:
             self.trouble.append(f"round {self.saved()}: the run ended by itself ({self.run.said[-300:]})")
+            time.sleep(AGAIN)
             self.run = self.federation.resume(RUN)
         now = time.monotonic()
         return now < self.until or (self.saved() < self.least and now < self.latest)
