@@ -134,6 +134,8 @@ def judged(
         f"rounds 0 to {agreed}, before the first lost reply, those of a calm simulation": agreed >= 0,
         "the database never locked": "database is locked" not in log,
     }
+    if not struck:
+        checks["no reply lost"] = all(row["clients_failed"] in ("", "0") for row in rows)
     lines = [
         _summary(watcher, rows),
         *faults_table(watcher, struck, words, clients),
