@@ -1,6 +1,7 @@
 """What one hostile site says ends nobody's run: it is left out, or dropped, named and counted."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,23 @@ def test_a_hello_that_is_none_is_left_out(federate: Federate, words: dict[str, A
     (warning,) = run.said("warning")
     assert warning.startswith(("Left out: site 1 said an ", "Left out: node 1007 has the impossible site id"))
     assert warning.isprintable() and len(warning) < 300
+
+
+def test_other_classes_in_answer_to_the_agreement_are_left_out(federate: Federate, tmp_path: Path) -> None:
+    """Sites of a table are asked again under what all have agreed on; one that then tells something else is alone."""
+    for site in range(4):
+        lines = [f"{i},{'ICU' if i % 2 else 'north'},{'ill' if i % 3 else 'well'}" for i in range(40)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["age,ward,outcome", *lines]) + "\n")
+
+    def interfere(client: int, message: Message, reply: Message) -> Message:
+        if client == 1 and "agreed" in message.content.get("hello", {}):
+            reply.content["hello"]["classes"] = ["ill", "other"]  # type: ignore[index]
+        return reply
+
+    run = federate(interfere=interfere, dataset=str(tmp_path), target="outcome", rounds=1)
+    assert run.state == "finished" and run.rows[1]["clients_ok"] == "3"
+    (said,) = [text for text in run.said("warning") if text.startswith("Left out")]
+    assert 'since most sites agree without: Site "1" has other classes than all sites have agreed on' in said
 
 
 def test_a_late_joiner_with_a_bottomless_claim_leaves_the_run_as_it_is(federate: Federate) -> None:
