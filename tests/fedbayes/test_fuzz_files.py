@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from client_app.store import read
 from fedbayes.cli.command import main as command
 
-COUNT = int(os.environ.get("FUZZ_FILES", "24"))
+COUNT = int(os.environ.get("FUZZ_FILES", "60"))
 ODD: list[Any] = [
     None,
     True,
