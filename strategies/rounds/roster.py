@@ -209,7 +209,10 @@ class Roster:
             if not most:
                 raise StrategyError(shown(error, LONGEST)) from None
             claims = {name: claims[name] for name in sorted(most)}
-            self.agreement = Agreement.of(claims)
+            try:
+                self.agreement = Agreement.of(claims)
+            except Exception as further:  # each fits to each, and yet not all of them
+                raise StrategyError(shown(further, LONGEST)) from None
             self._leave_out_of_majority([site.name for site in sites if site.name not in claims], str(error))
             sites = [site for site in sites if site.name in claims]
         for site in sites:
