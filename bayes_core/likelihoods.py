@@ -80,5 +80,5 @@ def value_and_gradient(
     with torch.enable_grad():
         leaf = outputs.detach().requires_grad_()
         value = likelihood(leaf, y)
-        (gradient,) = torch.autograd.grad(value, leaf, scale)
+        (gradient,) = torch.autograd.grad(value * scale, leaf)
     return value.detach(), gradient

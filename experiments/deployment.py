@@ -2,8 +2,8 @@
 
     python experiments/deployment.py [--rounds 20]
 
-Starts a coordinator and three sites on this machine with the commands of docs/deploy.md, trains the same run on them
-and in a simulation, sees that the figures are the same, and stops everything.
+Starts a coordinator and three sites on this machine with the commands of docs/deploy.md, trains the same run on them,
+alone and beside a second one, and in a simulation, sees that the figures are the same, and stops everything.
 """
 
 import argparse
@@ -47,8 +47,11 @@ def background(command: list[str], folder: Path, until: str) -> Iterator[None]:
             process.wait()
 
 
-def train(folder: Path, rounds: int) -> None:
-    """The same run twice: runs/network and runs/simulation."""
+def train(folder: Path, rounds: int) -> float:
+    """The same run three times: runs/network, runs/beside with another one at the same time, and runs/simulation.
+
+    Returns how long sites were at work for a round of the first.
+    """
     fleet, control = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     subprocess.run(
         fedbayes("keys", "keys", "--host", "127.0.0.1", "--sites", str(SITES)), cwd=folder, check=True
@@ -62,9 +65,15 @@ def train(folder: Path, rounds: int) -> None:
             stack.enter_context(
                 background(fedbayes("site", f"keys/site-{site}", *words), folder, "SuperNode ID")
             )
-        subprocess.run(fedbayes("run", "--on", "lan", "run-name=network", *settings), cwd=folder, check=True)
+        run = fedbayes("run", "--on", "lan", *settings)
+        subprocess.run([*run, "run-name=network"], cwd=folder, check=True)
+        lines = [(folder / f"site-{site}.log").read_text().splitlines() for site in range(SITES)]
+        other = subprocess.Popen([*run, "run-name=other", "seed=2"], cwd=folder)
+        subprocess.run([*run, "run-name=beside"], cwd=folder, check=True)
+        assert other.wait() == 0
     words = ["run-name=simulation", "--clients", str(SITES), *settings]
     subprocess.run(fedbayes("run", *words), cwd=folder, check=True)
+    return at_work(lines)
 
 
 def seconds_of(folder: Path, run: str) -> float:
@@ -72,9 +81,8 @@ def seconds_of(folder: Path, run: str) -> float:
     return median(float(row["seconds"]) for row in read_rows(folder / "runs" / run / "rounds.csv")[2:])
 
 
-def at_work(folder: Path) -> float:
-    """The median round of the slowest site: from the message in its hands to the reply in its hands."""
-    lines = [(folder / f"site-{site}.log").read_text().splitlines() for site in range(SITES)]
+def at_work(lines: list[list[str]]) -> float:
+    """The median round of the slowest site, from sites' logs: from the message in its hands to the reply in them."""
     found = [
         [float(one[1]) for line in site if (one := re.search(r"  ([\d.]+) s  ", line))] for site in lines
     ]
@@ -101,17 +109,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["FLWR_HOME"] = str(folder / "flower")
-        train(folder, rounds)
-        network, simulation, work, start = (
-            seconds_of(folder, "network"), seconds_of(folder, "simulation"), at_work(folder), imports()
-        )  # fmt: skip
-        last = [read_rows(folder / "runs" / run / "rounds.csv")[-1] for run in ("network", "simulation")]
+        work = train(folder, rounds)
+        network, beside, other, simulation = (
+            seconds_of(folder, run) for run in ("network", "beside", "other", "simulation")
+        )
+        start = imports()
+        last = [
+            read_rows(folder / "runs" / run / "rounds.csv")[-1] for run in ("network", "beside", "simulation")
+        ]
     same = [[row[column] for column in MEASURED] for row in last]
-    print(
-        f"PM and GM after {rounds} rounds: {same[0]} and {same[1]}, {'the same' if same[0] == same[1] else 'OTHERS'}"
-    )
+    alike = "the same" if same[0] == same[1] == same[2] else "OTHERS"
+    print(f"PM and GM after {rounds} rounds: {same[0]}, {same[1]} and {same[2]}, {alike}")
     print("| seconds per round (median) | simulation | over the network |\n|---|---|---|")
     print(f"| in all | {simulation:.2f} | {network:.2f} |")
+    print(f"| two runs at once, each | | {beside:.2f} and {other:.2f} |")
     print(f"| the work: evaluate, train, save | | {work:.2f} |")
     print(f"| waiting for Flower's polls, forking, sending | | {network - work:.2f} |")
     print(f"| saved by forking: imports at {SITES} sites at once | | {start:.2f} |")

@@ -1,13 +1,15 @@
 """A federation over TLS on this machine for minutes or hours, disturbed by a seeded script (docs/reliability.md).
 
-    python experiments/soak.py [--sites 12] [--minutes 60 | --rounds 100] [--calm] [--seed 0] [--keep FOLDER]
+    python experiments/soak.py [--sites 12] [--minutes 60 | --rounds 100] [--least 200] [--calm] [--seed 0]
+                               [--keep FOLDER] [--out runs/soak.md]
 
-Every site talks to the coordinator through a relay of its own, which can cut it off. The seed gives the faults: sites,
-executors and ClientApps killed, sites stopped for a while, connections cut or answered with noise, the coordinator
-killed and started again or only its ServerApp killed (the run is resumed). The first rounds have only faults of the
-coordinator, which must not change a figure; it is left in peace in the second half, so that its memory can be watched.
-`--calm` leaves all faults out. At the end: what each kind of fault has cost, and what must hold (soaked.py); the exit
-status says whether.
+It lasts for so many minutes, and on until `--least` rounds are saved, by a third longer at most. Each site talks to the
+coordinator through a relay of its own, which can cut it off. The seed gives the faults: sites, executors and ClientApps
+killed, sites stopped for a while, connections cut or answered with noise, the coordinator killed and started again or
+only its ServerApp killed (the run is resumed). The first rounds have only faults of the coordinator, which must not
+change a figure; it is left in peace in the second half, so that its memory can be watched. `--calm` leaves all faults
+out. At the end, also where something went wrong meanwhile: what each kind of fault has cost, and what must hold
+(soaked.py), printed and in a file; the exit status says whether.
 """
 
 import argparse
@@ -32,6 +34,8 @@ from harness import SMALL
 from relay import Relayed
 from soaked import Struck, Watcher, judged, part
 
+from fedbayes.errors import CommandError
+
 RUN = "soak"
 SETTINGS = {
     "dataset": "digits",
@@ -44,6 +48,9 @@ SETTINGS = {
 LEAD = 12  # rounds with faults of the coordinator alone
 DEATHS = 6  # of the coordinator and the ServerApp, at most: everybody feels them
 AGAIN = 5.0  # seconds until a site that has ended is started again
+PAUSE = (30.0, 60.0)  # seconds from one fault to the next
+LEAST = 200 / 60  # rounds a minute
+LONGER = 4 / 3  # times the minutes, for the rounds that are wanted
 WORDS = {  # what a fault is called in the table
     "kill site": "all processes of a site killed, started again 5 s later",
     "stop site": "a site stopped (SIGSTOP) for 20 s",
@@ -60,36 +67,61 @@ CENTRAL = ("kill coordinator", "kill server")
 class Soak:
     """One run of it."""
 
-    def __init__(self, federation: Relayed, seed: int, rounds: int, minutes: float) -> None:
-        self.federation, self.rounds = federation, rounds
+    def __init__(self, federation: Relayed, seed: int, rounds: int, minutes: float, least: int) -> None:
+        self.federation, self.rounds, self.least = federation, rounds, least
         self.began = time.monotonic()
-        self.until = self.began + 60 * minutes
+        self.until, self.latest = self.began + 60 * minutes, self.began + LONGER * 60 * minutes
         self.dice = random.Random(seed)
         self.struck: list[Struck] = []
         self.watcher = Watcher(federation, RUN)
         self.ended: dict[int, float] = {}  # when a site was seen to have ended
+        self.trouble: list[str] = []  # what nobody has done, and must not happen
 
     @property
     def settings(self) -> dict[str, Any]:
         small = {key.replace("-", "_"): value for key, value in SMALL.items()}
         return small | SETTINGS | {"min_clients": max(1, self.federation.total // 2)}
 
-    def go(self, calm: bool) -> int:
-        """The exit status of the run's command."""
+    def go(self, calm: bool) -> None:
+        """All of it; what went wrong is in `trouble`."""
         self.run = self.federation.run(RUN, **self.settings | {"rounds": self.rounds})
         self.watcher.start()
-        next_fault = time.monotonic() + 20
-        while self.run.process.poll() is None and time.monotonic() < self.until:
-            if not calm and self.federation.saved(RUN) > 1 and time.monotonic() >= next_fault:
+        try:
+            self._disturb(calm)
+            if self.run.process.poll() is None:
+                self.run.process.send_signal(signal.SIGINT)
+            if (status := self.run.ends()) not in (0, 130):  # all rounds, or stopped at the end
+                self.trouble.append(f"the run's command ended with status {status}")
+        except (AssertionError, CommandError, OSError, psutil.Error) as error:
+            self.trouble.append(f"{type(error).__name__}: {error}")
+        finally:
+            self.watcher.stop()
+
+    def _disturb(self, calm: bool) -> None:
+        next_fault = time.monotonic() + PAUSE[0]
+        while self._goes_on():
+            if not calm and self.saved() > 1 and time.monotonic() >= next_fault:
                 self.strike()
-                next_fault = time.monotonic() + self.dice.uniform(20, 50)
+                next_fault = time.monotonic() + self.dice.uniform(*PAUSE)
             self.restart()
             time.sleep(0.5)
-        if self.run.process.poll() is None:
-            self.run.process.send_signal(signal.SIGINT)
-        status = self.run.ends()
-        self.watcher.stop()
-        return status
+
+    def _goes_on(self) -> bool:
+        """Until the time is over and the rounds are there; a run that ends by itself is resumed, and noted."""
+        if (status := self.run.process.poll()) == 0:
+            return False
+        if status is not None:
+            self.trouble.append(f"round {self.saved()}: the run ended by itself ({self.run.said[-300:]})")
+            time.sleep(AGAIN)
+            self.run = self.federation.resume(RUN)
+        now = time.monotonic()
+        return now < self.until or (self.saved() < self.least and now < self.latest)
+
+    def saved(self) -> int:
+        """Rounds; the last that were seen while the folder cannot be read."""
+        with suppress(CommandError, OSError):
+            return self.federation.saved(RUN)
+        return max(self.watcher.rounds, default=0)
 
     def choose(self, saved: int) -> str:
         """The next fault; none for now is the empty word."""
@@ -104,7 +136,7 @@ class Soak:
         return fault
 
     def strike(self) -> None:
-        saved = self.federation.saved(RUN)
+        saved = self.saved()
         number = self.dice.randrange(self.federation.total)
         if not (fault := self.choose(saved)):
             return
@@ -128,17 +160,30 @@ class Soak:
                 self._new_coordinator()
             case "kill server":
                 if self._kill_at_work(self.federation.running["coordinator"], "coordinator", "the ServerApp"):
-                    self.run.ends()
-                    self.run = self.federation.resume(RUN)
+                    self._resume()
 
     def _new_coordinator(self) -> None:
         self.federation.running["coordinator"].kill()
         self.federation.start_coordinator()
-        self.run.ends()
+        self.struck[-1].step("the coordinator answers")
         everybody = f"{self.federation.total} of {self.federation.total} sites connected"
         with suppress(AssertionError):  # one may be away for a reason of its own
             until(lambda: everybody in self.federation.asks("sites"), "the sites are back", 60)
+        self.struck[-1].step("the sites are back")
+        self._resume()
+
+    def _resume(self) -> None:
+        self.run.ends()
+        self.struck[-1].step("the run's command has ended")
         self.run = self.federation.resume(RUN)
+        coordinator = self.federation.running["coordinator"].process
+        with suppress(AssertionError):
+            until(
+                lambda: "the ServerApp" in [part(one, "coordinator") for one in family(coordinator)],
+                "it is there",
+                120,
+            )
+        self.struck[-1].step("the next ServerApp is started")
 
     def _pause(self, site: Running) -> None:
         paused = family(site.process)
@@ -160,7 +205,7 @@ class Soak:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if found := [one for one in family(running.process) if part(one, name) == wanted]:
-                self.struck[-1].when, self.struck[-1].saved = time.time(), self.federation.saved(RUN)
+                self.struck[-1].when, self.struck[-1].saved = time.time(), self.saved()
                 self._kill(found)
                 return True
             time.sleep(0.02)
@@ -183,10 +228,13 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--least", type=int, help="rounds that must be saved; 200 in an hour")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--calm", action="store_true")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("runs/soak.md"))
     given = parser.parse_args()
+    least = min(round(LEAST * given.minutes) if given.least is None else given.least, given.rounds)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.keep or Path(scratch)
@@ -198,13 +246,19 @@ def main() -> None:
                 some = range(first, min(first + 3, given.sites))
                 for site in [federation.launch_site(number) for number in some]:
                     site.hears("SuperNode ID")
-            soak = Soak(federation, given.seed, given.rounds, given.minutes)
-            status = soak.go(given.calm)
+            soak = Soak(federation, given.seed, given.rounds, given.minutes, least)
+            soak.go(given.calm)
+            lasted = (time.monotonic() - soak.began) / 60
         finally:
             federation.end()
-        print(f"the run's command ended with status {status} (0: all rounds; 130: stopped at the end)")
-        holds = judged(soak.watcher, soak.struck, WORDS, soak.settings)
-        sys.exit(not (holds and status in (0, 130)))
+        title = f"{given.sites} sites, seed {given.seed}, {'calm' if given.calm else 'faults'}: {lasted:.0f} minutes"
+        holds, lines = judged(soak.watcher, soak.struck, WORDS, soak.settings, least)
+        lines += [f"- went wrong: {words}" for words in soak.trouble]
+    text = "\n".join([f"# {title}", "", *lines, ""])
+    print(text)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(text, "utf-8")
+    sys.exit(not holds or bool(soak.trouble))
 
 
 if __name__ == "__main__":

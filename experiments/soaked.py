@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -32,6 +32,10 @@ class Struck:
     when: float
     site: int
     saved: int
+    steps: dict[str, float] = field(default_factory=dict)  # what was there again, and after how many seconds
+
+    def step(self, what: str) -> None:
+        self.steps[what] = time.time() - self.when
 
 
 @dataclass
@@ -105,26 +109,13 @@ def part(process: psutil.Process, name: str) -> str:
 # ---------------------------------------------------------------- afterwards
 
 
-def judged(watcher: Watcher, struck: list[Struck], words: dict[str, str], settings: dict[str, Any]) -> bool:
-    """Print what it was like; whether all that must hold does."""
+def judged(
+    watcher: Watcher, struck: list[Struck], words: dict[str, str], settings: dict[str, Any], least: int
+) -> tuple[bool, list[str]]:
+    """Whether all that must hold does, and what it was like, in lines of Markdown."""
     federation, folder = watcher.federation, watcher.federation.folder / "runs" / watcher.run
     rows, clients = read_rows(folder / "rounds.csv"), read_rows(folder / "clients.csv")
-    seconds = [float(row["seconds"]) for row in rows[1:] if row["seconds"]]
-    failed = sum(int(row["clients_failed"] or 0) for row in rows)
-    replies = sum(int(row["clients_ok"] or 0) for row in rows) + failed
-    times = [watcher.rounds[t] for t in sorted(watcher.rounds) if t]
-    usual = median(after - before for before, after in pairwise(times))
-    print(
-        f"\n{federation.total} sites, {len(rows) - 1} rounds, {failed} of {replies} replies failed; seconds a round: "
-        f"median {median(seconds):.1f}, longest {max(seconds):.1f}; from save to save {usual:.1f}"
-    )
-    _print_faults(watcher, struck, words, clients)
-    flat = _print_memory(watcher.memory)
-    reasons: dict[str, int] = defaultdict(int)
-    for row in clients:
-        if row["status"].startswith("failed: "):
-            reasons[row["status"].removeprefix("failed: ")[:90]] += 1
-    print("\n" + "\n".join(f"{reasons[why]} × {why}" for why in sorted(reasons, key=reasons.__getitem__)))
+    flat, memory = memory_table(watcher.memory)
     log = (federation.folder / "coordinator.log").read_text(errors="replace")
     counted = {
         number: [int(row["round"]) for row in clients if row["site"] == f"site-{number}" and row["status"] == "ok"]
@@ -132,6 +123,7 @@ def judged(watcher: Watcher, struck: list[Struck], words: dict[str, str], settin
     }  # fmt: skip
     agreed = _agrees(federation, watcher.run, settings)
     checks = {
+        f"{len(rows) - 1} rounds, and {least} at least": len(rows) - 1 >= least,
         "every round once": [int(row["round"]) for row in rows] == list(range(len(rows))),
         "no personal model lost": all(not_lost(watcher.states[site], counted[site]) for site in counted),
         "none used twice": all(map(none_twice, watcher.states.values())),
@@ -142,8 +134,35 @@ def judged(watcher: Watcher, struck: list[Struck], words: dict[str, str], settin
         f"rounds 0 to {agreed}, before the first lost reply, those of a calm simulation": agreed >= 0,
         "the database never locked": "database is locked" not in log,
     }
-    print("\n" + "\n".join(f"{name}: {'yes' if holds else 'NO'}" for name, holds in checks.items()))
-    return all(checks.values())
+    if not struck:
+        checks["no reply lost"] = all(row["clients_failed"] in ("", "0") for row in rows)
+    lines = [
+        _summary(watcher, rows),
+        *faults_table(watcher, struck, words, clients),
+        *memory,
+        *_reasons(clients),
+    ]
+    return all(checks.values()), lines + [f"- {name}: {'yes' if ok else 'NO'}" for name, ok in checks.items()]
+
+
+def _summary(watcher: Watcher, rows: list[dict[str, str]]) -> str:
+    seconds = [float(row["seconds"]) for row in rows[1:] if row["seconds"]] or [0.0]
+    failed = sum(int(row["clients_failed"] or 0) for row in rows)
+    replies = sum(int(row["clients_ok"] or 0) for row in rows) + failed
+    times = [watcher.rounds[t] for t in sorted(watcher.rounds) if t]
+    usual = median([after - before for before, after in pairwise(times)] or [0.0])
+    return (
+        f"{len(rows) - 1} rounds, {failed} of {replies} replies failed; seconds a round: median {median(seconds):.1f}, "
+        f"longest {max(seconds):.1f}; from save to save {usual:.1f}"
+    )
+
+
+def _reasons(clients: list[dict[str, str]]) -> list[str]:
+    """Why replies failed, the most frequent first."""
+    found = Counter(
+        row["status"].removeprefix("failed: ")[:90] for row in clients if row["status"].startswith("failed: ")
+    )
+    return ["", *(f"- {number} × {why}" for why, number in found.most_common()), ""]
 
 
 def not_lost(states: dict[int, tuple[str, float]], counted: list[int]) -> bool:
@@ -159,15 +178,16 @@ def none_twice(states: dict[int, tuple[str, float]]) -> bool:
     return len(origins) == len(set(origins))
 
 
-def _print_faults(
+def faults_table(
     watcher: Watcher, struck: list[Struck], words: dict[str, str], clients: list[dict[str, str]]
-) -> None:
+) -> list[str]:
     if not struck:
-        return
-    print(
-        "\n| fault | times | replies lost, mean | until the round was saved, s | until the site's next work, s |"
-    )
-    print("|---|---|---|---|---|")
+        return []
+    lines = [
+        "",
+        "| fault | times | replies lost, mean | until the round was saved, s | until the site's next work, s |",
+        "|---|---|---|---|---|",
+    ]
     for fault in sorted({one.fault for one in struck}):
         same = [one for one in struck if one.fault == fault]
         lost = [_lost(clients, one) for one in same]
@@ -177,9 +197,13 @@ def _print_faults(
             for one in same
             if (later := [t for _, t in watcher.states[one.site].values() if t > one.when])
         ]
-        print(
+        lines.append(
             f"| {words[fault]} | {len(same)} | {sum(lost) / len(lost):.1f} | {_range(saved)} | {_range(again)} |"
         )
+        for step in same[0].steps:
+            taken = [one.steps[step] for one in same if step in one.steps]
+            lines.append(f"| … until {step} | {len(taken)} | | {_range(taken)} | |")
+    return lines
 
 
 def _range(seconds: list[float]) -> str:
@@ -197,25 +221,34 @@ def _lost(clients: list[dict[str, str]], one: Struck) -> int:
     return lost
 
 
-def _print_memory(memory: dict[str, list[float]]) -> bool:
-    print("\n| the largest of its kind, MB (median) | second quarter | third | last |\n|---|---|---|---|")
+def memory_table(memory: dict[str, list[float]]) -> tuple[bool, list[str]]:
+    """Whether no kind of process has grown in the second half, and what each held."""
+    lines = [
+        "",
+        "| the largest of its kind, MB (median) | second quarter | third | last |",
+        "|---|---|---|---|",
+    ]
     flat = True
     for kind, sizes in sorted(memory.items()):
         quarter = len(sizes) // 4
         if not quarter:
             continue
         middle = [median(sizes[n * quarter : (n + 1) * quarter]) for n in (1, 2)] + [median(sizes[-quarter:])]
-        print(f"| {kind} | " + " | ".join(f"{size:.0f}" for size in middle) + " |")
+        lines.append(f"| {kind} | " + " | ".join(f"{size:.0f}" for size in middle) + " |")
         flat &= middle[2] <= GROWTH * middle[1] + SLACK
-    return flat
+    return flat, lines
 
 
 def _finite(federation: Deployment, run: str, number: int, counted: list[int]) -> bool:
     if not counted:
         return True
-    with safe_open(federation.state(number, run) / "personal.safetensors", framework="pt") as stored:
+    with (
+        suppress(OSError, SafetensorError, KeyError),
+        safe_open(federation.state(number, run) / "personal.safetensors", framework="pt") as stored,
+    ):
         finite = all(stored.get_tensor(key).isfinite().all() for key in stored.keys())  # noqa: SIM118
         return finite and int(stored.metadata()["round"]) >= counted[-1]
+    return False  # there is none that can be read
 
 
 def _agrees(federation: Deployment, run: str, settings: dict[str, Any]) -> int:
@@ -229,9 +262,12 @@ def _agrees(federation: Deployment, run: str, settings: dict[str, Any]) -> int:
     until = (hit[0] if hit else len(disturbed)) - 1
     given = [f"{key.replace('_', '-')}={value}" for key, value in (settings | {"rounds": until + 1}).items()]
     command = [sys.executable, "-m", "fedbayes.cli", "run", "--clients", str(federation.total), *given]
-    subprocess.run(
-        [*command, "run-name=calm", "out-dir=calm"], cwd=federation.folder, check=True, capture_output=True,
+    ran = subprocess.run(
+        [*command, "run-name=calm", "out-dir=calm"], cwd=federation.folder, capture_output=True,
         env=federation.environment,
     )  # fmt: skip
+    if ran.returncode:
+        print(f"the calm simulation failed: {ran.stderr.decode(errors='replace')[-500:]}")
+        return -1
     calm = Outcome(federation.folder / "calm" / "calm").metrics
     return until - 1 if disturbed[:until] == calm[:until] else -1

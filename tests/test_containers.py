@@ -101,6 +101,12 @@ def test_the_commands_in_them_are_ours(who: str, monkeypatch: pytest.MonkeyPatch
     assert called and getattr(end.value, "code", 0) == 0
 
 
+@pytest.mark.parametrize("who", COMMANDS)
+def test_no_coordinator_is_given_a_database_file(who: str) -> None:
+    """With a file, sites that write at once lose replies ("database is locked"), and our own state is not used."""
+    assert not [word for word in COMMANDS[who] if "--database" in word]
+
+
 def test_a_service_that_fails_too_often_is_ended_and_one_that_never_served_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,8 +67,9 @@ class Copies:
                 for network, x, y in zip(self.networks, x_halves, y_halves, strict=True)
             ]
             leaves = [*self.leaves, *self.beside]
+            # Multiplied, and not given as `grad_outputs`: for those PyTorch imports sympy, 35 MB that nobody uses.
             gradients = torch.autograd.grad(
-                values, leaves, [scale] * len(values), allow_unused=True, materialize_grads=True
+                [value * scale for value in values], leaves, allow_unused=True, materialize_grads=True
             )
         self.by_beside = gradients[len(self.leaves) :]
         return values[0].detach() + values[1].detach(), gradients[: len(self.leaves)]

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 CLIENT_APP = "flwr.supernode.cli.flwr_clientapp"
 SUPEREXEC = "flwr.supercore.superexec.run_superexec"
-IMPORTED = (
-    CLIENT_APP, "torch", "torch.fx.experimental.symbolic_shapes",  # the latter by the first torch.autograd.grad
-    "safetensors.torch",
-)  # fmt: skip
+IMPORTED = (CLIENT_APP, "torch", "safetensors.torch")
 OTHERWISE = (
     "--isolation",
     "--host",

@@ -12,7 +12,7 @@ for at once: whoever waits for it learns why.
 import hashlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +73,7 @@ class MemoryState(InMemoryLinkState):
         self._heard: dict[int, float] = {}  # when nodes gave a sign of life
         self._installing = threading.Lock()
         self.told: dict[int, RunTold] = {}  # by run
+        self.tell: Callable[[Mapping[str, Any]], None] | None = None  # hears every event, with its run's name
         self._lines: dict[int, str] = {}  # what has no end yet of a task's log
         for key, name in self.KEYS.items():
             self.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, HEARTBEAT_DEFAULT_INTERVAL, name=name)
@@ -182,8 +183,11 @@ class MemoryState(InMemoryLinkState):
             *lines, self._lines[task_id] = (self._lines.get(task_id, "") + log_message).split("\n")
             self._lines[task_id] = self._lines[task_id][-LONGEST:]
             for event in filter(None, map(parse, lines)):
+                told = self.told.setdefault(self.task_store[task_id].run_id, RunTold())
                 with suppress(KeyError, TypeError, ValueError, AttributeError):  # another version's
-                    self.told.setdefault(self.task_store[task_id].run_id, RunTold()).hear(event)
+                    told.hear(event)
+                if self.tell is not None:
+                    self.tell({"run": told.name} | event)
 
     def get_run_status(self, run_ids: set[int]) -> dict[int, RunStatus]:
         """A run that nobody knows was an earlier coordinator's, and is over: sites that still answer it are told so."""

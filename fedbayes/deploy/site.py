@@ -123,6 +123,7 @@ def start(
         "executor": carrier,
         "address": address,
         "authority": str(folder / CA_CERTIFICATE),
+        "trust": trust.write(),
         "log": log_format,
     }
     watcher = [sys.executable, "-P", "-m", "fedbayes.deploy.supervise", json.dumps(plan)]

@@ -50,6 +50,8 @@ def prepare(plan: Mapping[str, str]) -> None:
 
     def made(*words: Any, **named: Any) -> MemoryState:
         state = MemoryState(*words, **named)
+        if plan.get("log") == "json":  # Flower throws away what a ServerApp writes, but for the run's own log
+            state.tell = write
         if metrics := plan.get("metrics"):
             serve_metrics(metrics, state)
         if not any(word.startswith("--isolation") for word in sys.argv):  # else ServerApps may be elsewhere
@@ -63,6 +65,13 @@ def prepare(plan: Mapping[str, str]) -> None:
         print(
             "Flower's limit of a message is not where it is known; it takes messages of any size.", flush=True
         )
+
+
+def write(event: Mapping[str, Any]) -> None:
+    """A line of a run's log, for whoever reads the coordinator's."""
+    from server_app.events import PREFIX
+
+    print(f"{PREFIX}{json.dumps(event)}", flush=True)
 
 
 def serve_metrics(address: str, state: Any) -> None:

@@ -10,7 +10,7 @@ was killed. Here both waits have an end: the reply fails, and the next message i
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from flwr.common.constant import SubStatus
@@ -21,13 +21,14 @@ from flwr.supernode.nodestate.in_memory_nodestate import CLIENT_APP_CRASHED_ERRO
 from grpc import RpcError, StatusCode
 
 from fedbayes.deploy.app_folder import install
+from fedbayes.deploy.bundles import RefusedAppError, Trust
 
 PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before the second try, the third, …
 HANDED = 30.0  # seconds without a part of a reply, after which its ClientApp will hand over no more
 AGAIN = (StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.ABORTED, StatusCode.DEADLINE_EXCEEDED)
 
 
-def main() -> None:
+def main(trust: Trust) -> None:
     from flwr.supernode.cli import flower_supernode
 
     connect = start_client_internal._init_connection
@@ -37,7 +38,7 @@ def main() -> None:
         with connect(*words, **named) as connection:
             parts: tuple[Any, ...] = connection
             number, receive, send, get_run, get_fab, *rest = parts
-            yield number, receive, *map(again, (send, get_run, whole(get_fab), *rest))
+            yield number, receive, *map(again, (send, get_run, whole(get_fab, trust), *rest))
 
     push: Any = start_client_internal._push_messages
 
@@ -83,12 +84,18 @@ class Handed:
         return content
 
 
-def whole(get_fab: Callable[..., Any]) -> Callable[..., Any]:
-    """The run's app, in its place before a ClientApp looks for it there."""
+def whole(get_fab: Callable[..., Any], trust: Trust) -> Callable[..., Any]:
+    """The run's app, in its place before a ClientApp looks for it there.
+
+    Of one that the site's owner does not trust nothing is unpacked: the executor (guard.py) refuses it with the reason.
+    """
 
     def got(*words: Any) -> Any:
         fab = get_fab(*words)
-        install(fab.content)
+        with suppress(RefusedAppError):
+            if trust:
+                trust.check(fab.content)
+            install(fab.content)
         return fab
 
     return got

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import psutil
@@ -71,10 +72,10 @@ class Part:
             )
         self.started = time.monotonic()
 
-    def again(self, why: str) -> None:
+    def again(self, why: str, soon: bool = False) -> None:
         """Start it anew after a pause, which doubles as long as it does not stay."""
         now = time.monotonic()
-        self.pause = SOON if now - self.started > 3 * LATE else min(2 * self.pause, LATE)
+        self.pause = SOON if soon or now - self.started > 3 * LATE else min(2 * self.pause, LATE)
         self.process, self.due = None, now + self.pause
         say(f"{why}; the {self.name} is started again in {self.pause:g} s.")
 
@@ -161,10 +162,13 @@ class Site:
         self.lost += POLL
         if self.lost >= (LOST if self.worked else NEVER) and answers(self.address, self.authority):
             self.node.end(2.0)
-            self._begin_anew(f"No connection for {self.lost:.0f} s, although the coordinator answers")
+            # It was waited for already, so that this cannot happen faster than it helps.
+            self._begin_anew(
+                f"No connection for {self.lost:.0f} s, although the coordinator answers", soon=True
+            )
 
-    def _begin_anew(self, why: str) -> None:
-        self.node.again(why)
+    def _begin_anew(self, why: str, soon: bool = False) -> None:
+        self.node.again(why, soon)
         self.connected = self.lost = 0.0
         self.away = not answers(self.address, self.authority, PROBE)
 
@@ -211,17 +215,18 @@ def say(words: str) -> None:
     print(words, flush=True)
 
 
-def imported() -> dict[str, Callable[[], None]]:
+def imported(trust: str) -> dict[str, Callable[[], None]]:
     """What the parts do, with Flower imported already, where they can be forks; nothing where they cannot."""
     if sys.platform != "linux":
         return {}
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads now, which a fork does not copy
     from fedbayes.deploy import executor, supernode
+    from fedbayes.deploy.bundles import Trust
 
     for module in (executor.CLIENT_APP, executor.SUPEREXEC, "flwr.supernode.cli"):
         importlib.import_module(module)
     gc.freeze()  # what is never looked at again stays shared
-    return {"node": supernode.main, "executor": executor.main}
+    return {"node": partial(supernode.main, Trust.read(trust)), "executor": executor.main}
 
 
 def main() -> None:
@@ -230,7 +235,7 @@ def main() -> None:
         from fedbayes.deploy.log_lines import turn_output
 
         turn_output()
-    run = imported()
+    run = imported(plan["trust"])
     node = Part("SuperNode", plan["node"], run=run.get("node"))
     executor = Part("executor", plan["executor"], run=run.get("executor")) if plan["executor"] else None
     sys.exit(Site(node, executor, plan["address"], plan["authority"]).run())

@@ -37,9 +37,21 @@ def majority_of_claims(claims: Mapping[str, Claim], at_least: int) -> set[str]:
 
 
 def _kind(claim: Claim) -> Hashable:
-    """All of a claim that others can differ from; of its means, how many there are."""
+    """All of a claim that others can differ from; of its means, how many there are; of a table, its columns."""
     means = [None if found is None else len(found.mean) for found in (claim.inputs, claim.target)]
-    return (claim.shape, claim.classes, claim.declared, claim.features, claim.brightest, *means)
+    table = claim.table and tuple(
+        (column.name, column.kind, column.binary, bool(column.missing)) for column in claim.table.columns
+    )
+    said = (
+        claim.shape,
+        claim.classes,
+        claim.declared,
+        claim.features,
+        claim.brightest,
+        claim.many,
+        claim.form,
+    )
+    return (*said, table, *means)
 
 
 def _fit(one: Claim, other: Claim) -> bool:

@@ -209,7 +209,10 @@ class Roster:
             if not most:
                 raise StrategyError(shown(error, LONGEST)) from None
             claims = {name: claims[name] for name in sorted(most)}
-            self.agreement = Agreement.of(claims)
+            try:
+                self.agreement = Agreement.of(claims)
+            except Exception as further:  # each fits to each, and yet not all of them
+                raise StrategyError(shown(further, LONGEST)) from None
             self._leave_out_of_majority([site.name for site in sites if site.name not in claims], str(error))
             sites = [site for site in sites if site.name in claims]
         for site in sites:
@@ -230,14 +233,16 @@ class Roster:
         return sorted(kept + answered, key=lambda site: site.node)
 
     def _alike(self, sites: list[Site]) -> list[Site]:
-        """Those who have the model of most sites, where most of them have one; else everybody."""
-        kinds = {site.name: (site.fingerprint, site.input_shape) for site in sites}
+        """Those who have the model and classes of most sites, where most of them have one; else everybody."""
+        kinds = {site.name: (site.fingerprint, site.input_shape, tuple(site.classes)) for site in sites}
         kept = majority_of(kinds, self._settings.min_clients)
         first = next((site for site in sites if site.name in kept), None)
         odd = [site for site in sites if first and site.name not in kept]
         for site in odd:
             assert first is not None
-            self._leave_out_of_majority([site.name], _different_models(first, site))
+            same = (site.fingerprint, site.input_shape) == (first.fingerprint, first.input_shape)
+            why = _other_classes(site) if same else _different_models(first, site)
+            self._leave_out_of_majority([site.name], why)
         return [site for site in sites if site not in odd]
 
     def _leave_out_of_majority(self, names: list[str], why: str) -> None:
@@ -258,11 +263,15 @@ class Roster:
             return f'Two nodes ({twin.node} and {site.node}) call themselves site "{site.name}".'
         assert self.agreement is not None
         if site.classes != self.agreement.classes:
-            return f'Site "{site.name}" has other classes than all sites have agreed on.'
+            return _other_classes(site)
         for other in self.sites.values():
             if (other.fingerprint, other.input_shape) != (site.fingerprint, site.input_shape):
                 return _different_models(other, site)
         return None
+
+
+def _other_classes(site: Site) -> str:
+    return f'Site "{site.name}" has other classes than all sites have agreed on.'
 
 
 def _different_models(one: Site, other: Site) -> str:

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mutations import in_time
 from safetensors.torch import save_file
 
 from client_app.store import read
 from fedbayes.cli.command import main as command
 
-COUNT = int(os.environ.get("FUZZ_FILES", "24"))
+COUNT = int(os.environ.get("FUZZ_FILES", "60"))
 ODD: list[Any] = [
     None,
     True,
@@ -214,6 +215,7 @@ def test_no_file_ends_in_a_traceback(
         folder = tmp_path / str(number)
         folder.mkdir()
         try:
-            ends_in_a_sentence(kind(run, folder, chance), capsys)
+            with in_time():
+                ends_in_a_sentence(kind(run, folder, chance), capsys)
         except BaseException as error:
             raise AssertionError(f"{kind.__name__} {number}: {error!r}") from error

@@ -129,16 +129,25 @@ class Deployment:
         return self.fleet
 
     def launch_site(
-        self, number: int, state: Path | None = None, flower: Sequence[str] = (), **environment: str
+        self,
+        number: int,
+        state: Path | None = None,
+        flower: Sequence[str] = (),
+        words: Sequence[str] = (),
+        **environment: str,
     ) -> Running:
-        """Start a site and do not wait for it; `flower` are words for Flower's program."""
-        words = ["--at", self.address(number), "--share", f"{number}/{self.total}"]
-        words += ["--state", str(state or self.state(number).parent.parent)]
-        words += ["--log-file", str(self.folder / f"site-{number}.lines")]
+        """Start a site and do not wait for it; `words` are for the command, `flower` for Flower's program."""
         name = f"site-{number}"
-        words += ["--", *flower]
-        self.running[name] = self.command("site", f"keys/{name}", *words, log=name, **environment)
+        given = ["--at", self.address(number), "--share", f"{number}/{self.total}"]
+        given += ["--state", str(state or self.state(number).parent.parent)]
+        given += ["--log-file", str(self.folder / f"{name}.lines"), *words, "--", *flower]
+        environment = {"FLWR_HOME": str(self.home(number))} | environment
+        self.running[name] = self.command("site", f"keys/{name}", *given, log=name, **environment)
         return self.running[name]
+
+    def home(self, number: int) -> Path:
+        """The folder that Flower has at a site."""
+        return self.folder / "keys" / f"site-{number}" / "flower"
 
     def start_site(
         self, number: int, state: Path | None = None, flower: Sequence[str] = (), **environment: str

@@ -6,7 +6,10 @@ Everything here can be said in Flower's records, so it could come over the wire.
 import io
 import json
 import random
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,29 @@ NUMBERS: list[int | float] = [
     0, -1, 1, 2, 7, 10**12, 2**53, 2**63 - 1, -(2**63), 0.0, -0.0, 0.5, -5.0, 1e-320, 1e30, 1e308, -1e308,
     float("nan"), float("inf"), float("-inf"),
 ]  # fmt: skip
+
+
+PATIENCE = 60.0  # seconds for one case, which takes a fraction of one, on a busy machine
+
+
+class HangError(BaseException):
+    """A case that does not end; nothing that catches errors catches it."""
+
+
+@contextmanager
+def in_time(seconds: float = PATIENCE) -> Iterator[None]:
+    """A case that lasts longer is a failure."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise HangError(f"not done after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def copy_of(content: RecordDict) -> RecordDict:

@@ -25,33 +25,60 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield federation
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("altered", "was altered after it was signed"), ("unsigned", "this site carries out only signed apps")],
+)
 def test_what_was_altered_after_it_was_signed_is_refused_and_the_sites_live_on(
-    federation: Deployment, monkeypatch: pytest.MonkeyPatch
+    federation: Deployment, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
 ) -> None:
     """Whoever reaches the control port sends code of their own; without the key it runs at no site."""
     ran = federation.folder / "ran"
 
-    def altered(app: Path, keys: Path) -> None:
-        packing.sign_app(app, keys)
+    def changed(app: Path, keys: Path) -> None:
+        packing.sign_app(app, keys if name == "altered" else None)
         with (app / "client_app" / "app.py").open("a") as code:
             code.write(f"\nopen({str(ran)!r}, 'w').close()\n")
 
     monkeypatch.setenv("FLWR_HOME", federation.environment["FLWR_HOME"])
-    monkeypatch.setattr(remote, "sign_app", altered)
+    monkeypatch.setattr(remote, "sign_app", changed)
     said = StringIO()
-    words = {**SMALL, "run-name": "altered", "min-clients": str(SITES)}
+    words = {**SMALL, "run-name": name, "min-clients": str(SITES)}
     status = remote.run_on(
         plan_remote("lan", None, {key: str(value) for key, value in words.items()}),
         Console(file=said, width=200),
     )
-    refusals = [federation.running[f"site-{number}"] for number in range(SITES)]
     assert status == 1
-    for site in refusals:
-        site.hears("was altered after it was signed")
+    for number in range(SITES):
+        site = federation.running[f"site-{number}"]
+        site.hears(reason)
         assert site.process.poll() is None
+        assert not apps(federation.home(number)), "nothing of it was unpacked"
     assert not ran.exists(), "not a line of it has run"
+
+
+def test_a_site_with_another_apps_hash_refuses_what_the_others_carry_out(federation: Deployment) -> None:
+    federation.running["site-1"].stop()
+    home = federation.folder / "pinned"
+    federation.launch_site(1, words=("--only-app", "0" * 64), FLWR_HOME=str(home)).hears("SuperNode ID")
+    try:
+        run = federation.run("pinned", **SETTINGS | {"rounds": 1, "min_clients": 2})
+        assert run.ends() == 0 and "1 round, 2 sites" in run.said, run.said
+        federation.running["site-1"].hears(
+            "this site carries out only the app 0000000000000000…, and was sent"
+        )
+        assert federation.running["site-1"].process.poll() is None and not apps(home)
+        assert apps(federation.home(0)) and apps(federation.home(2)), "where it is trusted it was unpacked"
+    finally:
+        federation.running["site-1"].stop()
+        federation.start_site(1)
     run = federation.run("signed", **SETTINGS | {"rounds": 1})
     assert run.ends() == 0 and "1 round, 3 sites, 0 failed replies" in run.said, run.said
+
+
+def apps(home: Path) -> list[Path]:
+    """What Flower has unpacked there."""
+    return list((home / "apps").iterdir()) if (home / "apps").exists() else []
 
 
 def test_a_site_is_removed_and_another_one_added_while_a_run_goes_on(federation: Deployment) -> None:

@@ -21,12 +21,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from deployed import Deployment, Running, family, interrupt, started, until
 from flwr.app import Message
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
 from harness import SMALL, Outcome
 from inprocess import InProcessGrid
 from safetensors import safe_open
@@ -305,17 +310,48 @@ def test_a_site_whose_executor_is_killed_gets_another_and_strangers_on_its_machi
     (node,) = (one for one in family(site.process) if one.name().startswith("flower-super"))
     port = next(one.laddr.port for one in node.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
     command = [str(program("flower-superexec")), "--runtime-api-address", f"127.0.0.1:{port}", "--insecure"]
-    stranger = Running(command, federation.folder, federation.folder / "stranger.log", federation.environment)
-    try:
+    stranger = Running(command, federation.folder, federation.folder / "robber.log", federation.environment)
+    stranger.hears("Starting Flower SuperExec")
+    with asking(port) as refused:
         for carrier in carriers:
             carrier.kill()
         site.hears("The executor has ended")
         run = federation.run("robbed", **SETTINGS)
         assert run.ends() == 0, run.said
-        assert "4 rounds, 4 sites, 0 failed replies" in run.said
-        assert node.is_running(), "it was not disturbed"
+    assert "4 rounds, 4 sites, 0 failed replies" in run.said
+    assert node.is_running(), "it was not disturbed"
+    assert len(refused) > 20 and set(refused) == {401}, (
+        "it asked all the while, and was never given a message"
+    )
+    stranger.ends()  # Flower's own program gives up, without a reason
+
+
+@contextmanager
+def asking(port: int) -> Iterator[list[int]]:
+    """A process of the same machine that asks a site's SuperNode for work, as an executor does: how it is answered."""
+    answers, over = list[int](), threading.Event()
+    words = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    client = RuntimeHttpClient.from_server_address(
+        f"127.0.0.1:{port}", True, None, [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+    )
+
+    def ask() -> None:
+        while not over.wait(0.1):
+            try:
+                client.AcquireTask(words)
+                answers.append(200)
+            except httpx.HTTPStatusError as error:
+                answers.append(error.response.status_code)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        until(lambda: answers, "the first answer")
+        yield answers
     finally:
-        stranger.kill()
+        over.set()
+        thread.join()
+        client.close()
 
 
 def test_an_impostor_is_left_out_whether_the_real_site_is_there_or_not(federation: Deployment) -> None:

@@ -1,6 +1,8 @@
 """What one hostile site says ends nobody's run: it is left out, or dropped, named and counted."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +72,43 @@ def test_a_hello_that_is_none_is_left_out(federate: Federate, words: dict[str, A
     (warning,) = run.said("warning")
     assert warning.startswith(("Left out: site 1 said an ", "Left out: node 1007 has the impossible site id"))
     assert warning.isprintable() and len(warning) < 300
+
+
+def other_classes(asked: Any, told: Any) -> None:
+    """Not at first, but in answer to what all have agreed on."""
+    if "agreed" in asked:
+        told["classes"] = ["ill", "other"]
+
+
+def no_table(asked: Any, told: Any) -> None:
+    told["claim"] = json.dumps(json.loads(told["claim"]) | {"table": None})
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        (other_classes, 'Site "1" has other classes than all sites have agreed on'),
+        (no_table, 'Site "1" has no table, but others have tables'),
+    ],
+    ids=["other classes", "no table"],
+)
+def test_one_that_does_not_fit_to_the_tables_of_the_others_is_left_out(
+    federate: Federate, tmp_path: Path, lie: Callable[[Any, Any], None], why: str
+) -> None:
+    """Sites of tables are asked again under what all have agreed on."""
+    for site in range(4):
+        lines = [f"{i},{'ICU' if i % 2 else 'north'},{'ill' if i % 3 else 'well'}" for i in range(40)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["age,ward,outcome", *lines]) + "\n")
+
+    def interfere(client: int, message: Message, reply: Message) -> Message:
+        if client == 1 and "hello" in message.content:
+            lie(message.content["hello"], reply.content["hello"])
+        return reply
+
+    run = federate(interfere=interfere, dataset=str(tmp_path), target="outcome", rounds=1)
+    assert run.state == "finished" and run.rows[1]["clients_ok"] == "3"
+    (said,) = [text for text in run.said("warning") if text.startswith("Left out")]
+    assert f"since most sites agree without: {why}" in said
 
 
 def test_a_late_joiner_with_a_bottomless_claim_leaves_the_run_as_it_is(federate: Federate) -> None:

@@ -1,5 +1,8 @@
 """Both gradients at once against the plain module, one after the other."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -61,6 +64,23 @@ def test_writing_a_draw_is_all_it_takes() -> None:
         )
         assert [gradient.item() for gradient in gradients] == [4 * theta for theta in weights]
         assert value.item() == sum(2 * theta**2 for theta in weights)
+
+
+SMALL = """
+import sys, torch
+from bayes_core.fast.mirrored import Copies
+from bayes_core.likelihoods import categorical, value_and_gradient
+network = torch.nn.Linear(3, 2)
+pair = Copies(network, torch.zeros(2, 8), {})
+pair.nll_gradients(torch.randn(4, 3), torch.arange(4) % 2, torch.tensor(3.0), categorical)
+value_and_gradient(lambda out, y: out.square().sum(), torch.randn(4, 2), torch.arange(4), torch.tensor(3.0))
+assert "sympy" not in sys.modules
+"""
+
+
+def test_a_process_that_trains_needs_no_sympy() -> None:
+    """PyTorch imports it for gradients that are given some: 35 MB at every site."""
+    subprocess.run([sys.executable, "-c", SMALL], check=True)
 
 
 CHAINS = {

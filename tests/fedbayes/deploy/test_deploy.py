@@ -119,6 +119,7 @@ def test_the_site_becomes_flowers_program(
     secret = Path(words[words.index("--superexec-auth-secret-file") + 1])
     assert helper[-5:-2] == [f"127.0.0.1:{port}", str(os.getpid()), str(secret)] and helper[-1] == "fork"
     assert Trust.read(helper[-2]).key == (keys / "site-0" / "app.pub").read_text().strip()
+    assert plan["trust"] == helper[-2], "the SuperNode unpacks nothing else either"
     assert f"apps that are signed with the key of {keys}/site-0/app.pub" in said
     assert len(secret.read_bytes()) == 32 and secret.stat().st_mode & 0o777 == 0o600
     assert (plan["address"], plan["authority"]) == ("127.0.0.1:1", str(keys / "site-0" / "ca.crt"))

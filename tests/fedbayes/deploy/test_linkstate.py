@@ -1,7 +1,9 @@
 """The coordinator's state in memory: who may take part outlives it, and no reply hangs or has no bounds."""
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
@@ -14,7 +16,11 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.server.superlink.fleet.message_handler.message_handler import push_messages
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import InvalidRunStatusException
 from flwr.superlink.federation import NoOpFederationManager
@@ -91,8 +97,8 @@ def exchange(state: MemoryState, size: int = 100) -> tuple[int, Message, Message
     return run, asked, message(run, NODE, SUPERLINK_NODE_ID, taken.metadata.message_id, size)
 
 
-def message(run: int, source: int, target: int, reply_to: str, size: int) -> Message:
-    metadata = Metadata(run, "", source, target, reply_to, "1", time.time(), 50.0, "train")
+def message(run: int, source: int, target: int, reply_to: str, size: int, ttl: float = 50.0) -> Message:
+    metadata = Metadata(run, "", source, target, reply_to, "1", time.time(), ttl, "train")
     made = make_message(metadata, content=RecordDict({"a": ConfigRecord({"text": "x" * size})}))
     made.metadata.__dict__["_message_id"] = made.object_id
     return made
@@ -186,6 +192,48 @@ def test_a_site_that_is_removed_meanwhile_is_answered_for_at_once(state: MemoryS
     state.delete_node(NOOP_FLWR_AID, NODE)
     (found,) = answers(state, run, asked)
     assert found.has_error() and found.error.code == 5
+
+
+def test_twelve_sites_at_once_lose_no_reply_in_a_hundred_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a thread of its own, as behind the sites' port, while a ServerApp asks for all of their replies."""
+    keys = {f"key of {number}".encode(): f"site-{number}" for number in range(12)}
+    monkeypatch.setattr(MemoryState, "KEYS", keys)
+    state, nodes, over = begin(), [number_of(key) for key in keys], threading.Event()
+    run = state.create_run(
+        None, None, "hash", {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+    )
+
+    def work(node: int) -> None:
+        assert state.activate_node(node, 30)
+        while not over.is_set():
+            for taken in state.get_message_ins(node, 1):
+                asked = taken.metadata.message_id
+                for part in iterate_object_tree(state.object_store.get_object_tree(asked)):
+                    while not state.get_object(run, part.object_id):
+                        time.sleep(0.001)
+                state.object_store.delete(asked)  # it has arrived
+                assert all(push(state, run, message(run, node, SUPERLINK_NODE_ID, asked, 1000, ttl=40.0)))
+            time.sleep(0.001)
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        sites = [pool.submit(work, node) for node in nodes]
+        try:
+            for _ in range(100):
+                asked = {node: message(run, SUPERLINK_NODE_ID, node, "", 10) for node in nodes}
+                for one in asked.values():
+                    push(state, run, one)
+                waiting, came = {one.metadata.message_id for one in asked.values()}, list[Message]()
+                deadline = time.monotonic() + 60
+                while waiting and time.monotonic() < deadline:
+                    found = state.get_message_res(waiting, run)
+                    came += found
+                    waiting -= {one.metadata.reply_to_message_id for one in found}
+                assert sorted(one.metadata.src_node_id for one in came) == sorted(nodes), "each of them, once"
+                assert not any(one.has_error() for one in came)
+                state.delete_messages({one.metadata.message_id for one in asked.values()})
+        finally:
+            over.set()
+    assert not [error for site in sites if (error := site.exception())]
 
 
 def test_nothing_stays_of_rounds_that_are_over(state: MemoryState) -> None:

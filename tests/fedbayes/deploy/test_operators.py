@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,6 +155,8 @@ def test_the_coordinators_state_hears_the_events_in_the_logs_of_runs(monkeypatch
     )
     task = state.run_ids[run].run.primary_task_id
     assert task is not None
+    heard: list[Mapping[str, Any]] = []
+    state.tell = heard.append  # as with --log-format json
     text = "".join(f"{PREFIX}{json.dumps(event)}\n" for event in EVENTS)
     for start in range(0, len(text), 97):  # Flower sends it in pieces, wherever they end
         state.add_task_log(task, text[start : start + 97])
@@ -162,6 +164,8 @@ def test_the_coordinators_state_hears_the_events_in_the_logs_of_runs(monkeypatch
     (found,) = state.runs_told()
     assert (found.name, found.round, found.failed) == ("first", 2, 1)
     assert state.connected() == {"site-0": False}
+    assert [one["event"] for one in heard[:-1]] == [event["event"] for event in EVENTS]
+    assert heard[-1] == {"run": "first", "event": "round"}, "whose it is, also of one that says little"
 
 
 # ---------------------------------------------------------------- logs

@@ -19,6 +19,7 @@ from flwr.supernode import start_client_internal
 from grpc import RpcError, StatusCode
 
 from fedbayes.deploy import supernode
+from fedbayes.deploy.bundles import Trust
 from fedbayes.deploy.forked import Forked
 
 needs_fork = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
@@ -109,7 +110,16 @@ def test_an_app_is_in_its_place_before_a_message_is_carried_out(monkeypatch: pyt
     placed: list[bytes] = []
     monkeypatch.setattr(supernode, "install", placed.append)
     fab = SimpleNamespace(content=b"an app")
-    assert supernode.whole(lambda *words: fab)("hash", 1) is fab and placed == [b"an app"]
+    assert supernode.whole(lambda *words: fab, Trust())("hash", 1) is fab and placed == [b"an app"]
+
+
+@needs_fork
+def test_of_an_app_that_is_not_trusted_nothing_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on untouched: who refuses it, and says why, is the executor."""
+    placed: list[bytes] = []
+    monkeypatch.setattr(supernode, "install", placed.append)
+    fab = SimpleNamespace(content=b"an app")
+    assert supernode.whole(lambda *words: fab, Trust(only=("0" * 64,)))("hash", 1) is fab and not placed
 
 
 @needs_fork

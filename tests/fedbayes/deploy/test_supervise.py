@@ -107,6 +107,17 @@ def test_one_without_a_connection_is_started_again_once_the_coordinator_answers(
         assert starts(tmp_path / "n") == 1
 
 
+def test_one_that_lost_its_way_again_and_again_waits_for_no_longer_pause(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it was watched for a while already; after a network's noise the last one must not wait longest."""
+    monkeypatch.setattr(supervise, "LATE", 60.0)
+    site = watched(counting(tmp_path / "n", "exec sleep 60"), connected=False)
+    site.worked = True
+    assert look(site, lambda: starts(tmp_path / "n") == 5) is None
+    assert site.node.pause == supervise.SOON
+
+
 def test_one_that_never_had_a_connection_is_started_again_too(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
