@@ -4,8 +4,6 @@ Three sites that reach the coordinator through relays, for all tests, which foll
 """
 
 import json
-import shutil
-import subprocess
 import threading
 import time
 import urllib.request
@@ -205,20 +203,12 @@ def test_a_site_whose_clock_is_wrong_says_so(federation: Relayed, ahead: int) ->
     """Flower takes messages from 305 s late to 5 s early, and gives no reason when it does not."""
     federation.running["site-0"].stop()
     try:
-        site = federation.launch_site(0, **wrong_clock(ahead))
+        wrong = {"PYTHONPATH": str(Path(__file__).parent / "clock"), "CLOCK_AHEAD": str(ahead)}
+        site = federation.launch_site(0, **wrong)
         assert site.ends() == 1
         assert "The likely cause is this machine's clock" in site.said and "SuperNode ID" not in site.said
     finally:
         federation.start_site(0)
-
-
-def wrong_clock(ahead: int) -> dict[str, str]:
-    """All that a site's processes see of time, by faketime; where there is none, all that Flower sees of it."""
-    if (program := shutil.which("faketime")) is None:
-        return {"PYTHONPATH": str(Path(__file__).parent / "clock"), "CLOCK_AHEAD": str(ahead)}
-    words = [program, "-f", "+0", "printenv", "LD_PRELOAD"]
-    library = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
-    return {"LD_PRELOAD": library, "FAKETIME": f"{ahead:+d}", "DONT_FAKE_MONOTONIC": "1"}
 
 
 def test_another_coordinator_in_its_place_is_outlived(federation: Relayed) -> None:

@@ -1,6 +1,7 @@
 """A site whose clock is CLOCK_AHEAD seconds ahead of everybody's (behind, where negative), as Flower sees it.
 
-Python imports this file by itself when the folder is in PYTHONPATH.
+Python imports this file by itself when the folder is in PYTHONPATH. (Under libfaketime 0.9.10 Python's own `time.sleep`
+fails, or never returns.)
 """
 
 import os
