@@ -63,7 +63,8 @@ def main() -> None:
         run = fedbayes.run(clients=CLIENTS, run_name=f"backbone-{number}", progress=False, **WORDS | words)
         last = run.rounds[-1] if isinstance(run.rounds, list) else run.rounds.iloc[-1]
         kinds = [f"{run.config['weights'][kind]:,}" for kind in ("bayesian", "plain", "frozen")]
-        accuracies = [str(last.get(f"{model}_accuracy") or "–") for model in ("pm", "gm")]
+        found = [float(last.get(f"{model}_accuracy") or "nan") for model in ("pm", "gm")]
+        accuracies = [f"{100 * value:.1f}" if value == value else "–" for value in found]
         size = f"{int(last['bytes_up']) / CLIENTS / 1000:.0f}"
         print(
             "| " + " | ".join((title, *kinds, *accuracies, size, f"{seconds_of_a_round(run):.2f}")) + " |",
