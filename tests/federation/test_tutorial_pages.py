@@ -70,7 +70,7 @@ def test_both_pages_make_a_federation_that_learns(tmp_path: Path, monkeypatch: p
             words = words_of(step)
             words += ["--listen", fleet, "--control", control] if words[0] == "coordinator" else []
             words = [fleet if word == "localhost" and words[0] == "site" else word for word in words]
-            if new := words[0] == "run" and "--resume" not in words:
+            if new := "--on" in words and "--resume" not in words:
                 page = federation.command("watch", "--no-browser", "--port", "0", log="watch")
                 federation.running["watch"] = page
                 page.hears("Ctrl-C ends this page")
