@@ -63,15 +63,13 @@ def low_rank(network: nn.Module, rank: int, learn: Sequence[str] = ()) -> nn.Mod
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name.startswith(tuple(learn)))
     # attention's own projection is of another type, and is read without being called
-    everywhere = list(network.named_modules(remove_duplicate=False))
     layers = [
         (name, layer)
-        for name, layer in everywhere
+        for name, layer in network.named_modules(remove_duplicate=False)
         if type(layer) is nn.Linear and not any(parameter.requires_grad for parameter in layer.parameters())
     ]
-    adapters = {
-        layer: LowRank(layer, rank) for _, layer in layers
-    }  # one for a layer that stands in two places
+    # one for a layer that stands in two places
+    adapters = {layer: LowRank(layer, rank) for _, layer in layers}
     for name, layer in layers:
         parent, _, child = name.rpartition(".")
         if not child:
