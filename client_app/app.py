@@ -230,7 +230,7 @@ def _train(
 
         trained = train_within(one, store, state, received, number)
     else:
-        trained = method.train(state, received, number)
+        trained = method.in_round(number).train(state, received, number)
     if not all(map(is_finite, without_buffers(trained.state).values())):
         raise SiteError("training diverged to values that are not finite; the state before it is kept")
     kept = trained.state

@@ -126,7 +126,7 @@ def train_within(
         trained = Trained(before.tensors, {name: v.to(one.site.device) for name, v in sent.items()})
     else:
         purse.spend()
-        trained = one.method.train(state, received, server_round)
+        trained = one.method.in_round(server_round).train(state, received, server_round)
         kept = {SENT + name: upload for name, upload in trained.uploads.items()}
         trained = replace(trained, state=_finite(trained.state, state) | kept | {FROM: asked})
     return replace(trained, report={EPSILON: purse.epsilon})

@@ -6,10 +6,11 @@ tensors by name, which the site keeps on its own disk.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from bayes_core.parts import hold, plain_in
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from fedbayes.protocol.codec import Wire
 from fedbayes.protocol.messages import BODY, STATISTICS
-from fedbayes.protocol.settings import Options, Settings, SettingsError
+from fedbayes.protocol.settings import Options, Settings, SettingsError, with_rates
 from fedbayes.protocol.streams import stream
 from fedbayes.protocol.user_code import find_half
 
@@ -145,6 +146,15 @@ class ClientMethod(ABC):
     def _flip_crop(self, server_round: int, purpose: str = "train") -> Augment:
         """From a stream of its own, so that nothing else moves."""
         return FlipCrop(self.stream(server_round, f"augment {purpose}"), float(self.x.min()))
+
+    def in_round(self, server_round: int) -> Self:
+        """The same with the learning rates of that round (`lr-end`)."""
+        share = self.settings.rate_share(server_round)
+        if share == 1:
+            return self
+        late = copy(self)
+        late.settings, late.options = with_rates(self.settings, share), with_rates(self.options, share)
+        return late
 
     @abstractmethod
     def start(self, received: Tensors) -> dict[str, Tensor]:

@@ -18,11 +18,11 @@ from bayes_core.flat import with_buffers
 from bayes_core.predict.predictor import Predictor
 from client_app.method import Tensors, Trained
 from client_app.methods.fedavg import FedAvg
-from fedbayes.protocol.settings import Options, Positive, takes
+from fedbayes.protocol.settings import Options, Rate, takes
 
 
 class MixtureOptions(Options):
-    lr: Positive = Field(alias="apfl.lr")
+    lr: Rate = Field(alias="apfl.lr")
     mixture: Annotated[float, takes("a number from 0 to 1", alias="apfl.mixture", ge=0, le=1)]
 
 

@@ -7,6 +7,7 @@ places. Nothing is kept. The matched network, wider than the client's, is the gl
 from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from bayes_core import Point
@@ -15,11 +16,11 @@ from bayes_core.flat import flatten
 from bayes_core.inference.plain import Weights, train_weights
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from client_app.method import ClientMethod, Tensors, Trained
-from fedbayes.protocol.settings import Options, SettingsError, takes
+from fedbayes.protocol.settings import Options, Rate, SettingsError
 
 
 class NeuronOptions(Options):
-    lr: float = takes("a number above 0", alias="bnfed.lr", gt=0, allow_inf_nan=False)
+    lr: Rate = Field(alias="bnfed.lr")
 
 
 class BNFed(ClientMethod):

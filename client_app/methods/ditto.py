@@ -17,13 +17,13 @@ from bayes_core.inference.plain import Proximal, Weights
 from bayes_core.predict.predictor import Predictor
 from client_app.method import Tensors, Trained
 from client_app.methods.fedavg import FedAvg
-from fedbayes.protocol.settings import NonNegative, Options, Positive, Steps
+from fedbayes.protocol.settings import NonNegative, Options, Rate, Steps
 
 
 class DittoOptions(Options):
     penalty: NonNegative = Field(alias="ditto.penalty")
     personal_steps: Steps
-    lr_personal: Positive
+    lr_personal: Rate
 
 
 class Ditto(FedAvg):

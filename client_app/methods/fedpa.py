@@ -7,6 +7,7 @@ rounds before `fedpa.sampling-from` are FedAvg's, with the same steps. Adam, or 
 from typing import ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from bayes_core.flat import buffers_in, with_buffers
@@ -15,11 +16,11 @@ from bayes_core.inference.plain import Weights, train_weights
 from bayes_core.inference.posterior_delta import PosteriorDelta
 from client_app.method import Tensors, Trained, statistics_in
 from client_app.methods.fedavg import FedAvg
-from fedbayes.protocol.settings import Options, takes
+from fedbayes.protocol.settings import Options, Rate, takes
 
 
 class SamplingOptions(Options):
-    lr: float = takes("a number above 0", alias="fedpa.lr", gt=0, allow_inf_nan=False)
+    lr: Rate = Field(alias="fedpa.lr")
     sampling_from: int = takes("the number of a round, from 1 on", alias="fedpa.sampling-from", ge=1)
     burn_in: int = takes("a whole number of at least 0", alias="fedpa.burn-in", ge=0)
     samples: int = takes("a whole number of at least 2", alias="fedpa.samples", ge=2)

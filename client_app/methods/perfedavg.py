@@ -23,11 +23,11 @@ from bayes_core.flat import with_buffers
 from bayes_core.predict.predictor import Predictor
 from client_app.method import Tensors, Trained
 from client_app.methods.fedavg import FedAvg
-from fedbayes.protocol.settings import Count, Options, Positive, Switch
+from fedbayes.protocol.settings import Count, Options, Positive, Rate, Switch
 
 
 class MetaOptions(Options):
-    lr: Positive = Field(alias="perfedavg.lr")
+    lr: Rate = Field(alias="perfedavg.lr")
     lr_adapt: Positive = Field(alias="perfedavg.lr-adapt")
     hessian_free: Switch = Field(alias="perfedavg.hessian-free")
     adapt_steps: Count = Field(alias="perfedavg.adapt-steps")

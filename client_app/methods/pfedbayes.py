@@ -26,7 +26,7 @@ from fedbayes.protocol.settings import (
     Count,
     Options,
     PlainWeights,
-    Positive,
+    Rate,
     RhoInit,
     SettingsError,
     Steps,
@@ -41,7 +41,7 @@ class UpdateOptions(Options):
     personal_steps: Steps
     mc_samples: Count
     zeta: Zeta
-    lr_personal: Positive
+    lr_personal: Rate
     compile: Annotated[Literal["auto"] | bool, takes("auto, true or false")]
     bayesian: Bayesian
     plain_weights: PlainWeights

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from bayes_core import Point
@@ -23,14 +24,14 @@ from bayes_core.predict.polya_gamma import require_polyagamma
 from bayes_core.predict.predictive import outputs
 from bayes_core.predict.predictor import Predictor
 from client_app.method import ClientMethod, Tensors, Trained
-from fedbayes.protocol.settings import HeadName, Options, SettingsError, takes
+from fedbayes.protocol.settings import HeadName, Options, Rate, SettingsError, takes
 
 MOMENTUM, DECAY, LONGEST = 0.9, 1e-3, 50.0  # of SGD, with the authors' values; the longest gradient
 
 
 class GPOptions(Options):
     head: HeadName
-    lr: float = takes("a number above 0", alias="pfedgp.lr", gt=0, allow_inf_nan=False)
+    lr: Rate = Field(alias="pfedgp.lr")
     inner_steps: int = takes("a whole number of at least 0", alias="pfedgp.inner-steps", ge=0)
     points: int = takes("a whole number of at least 2", alias="pfedgp.gp-points", ge=2)
     chains: int = takes("a whole number of at least 1", alias="pfedgp.gp-chains", ge=1)

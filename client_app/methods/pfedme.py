@@ -19,11 +19,11 @@ from bayes_core.flat import with_buffers
 from bayes_core.predict.predictor import Predictor
 from client_app.method import Tensors, Trained
 from client_app.methods.fedavg import FedAvg
-from fedbayes.protocol.settings import Count, Options, Positive
+from fedbayes.protocol.settings import Count, Options, Positive, Rate
 
 
 class EnvelopeOptions(Options):
-    lr: Positive = Field(alias="pfedme.lr")
+    lr: Rate = Field(alias="pfedme.lr")
     lr_personal: Positive = Field(alias="pfedme.lr-personal")
     personal_steps: Count = Field(alias="pfedme.personal-steps")
     penalty: Positive = Field(alias="pfedme.penalty")

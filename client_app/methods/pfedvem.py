@@ -27,7 +27,7 @@ from bayes_core.inference.update import minibatches
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from bayes_core.server.aggregate import inverse_softplus
 from client_app.method import ClientMethod, Tensors, Trained, statistics_in
-from fedbayes.protocol.settings import HeadName, Options, Positive, RhoInit, takes
+from fedbayes.protocol.settings import HeadName, Options, Rate, RhoInit, takes
 
 CERTAIN = -20.0  # ρ of weights without uncertainty: σ = 2e-9
 
@@ -35,7 +35,7 @@ CERTAIN = -20.0  # ρ of weights without uncertainty: σ = 2e-9
 class HeadOptions(Options):
     head: HeadName
     rho_init: RhoInit
-    lr_personal: Positive
+    lr_personal: Rate
     head_steps: int = takes("a whole number of at least 1", alias="pfedvem.head-steps", ge=1)
     mc_samples: int = takes("a whole number of at least 1", alias="pfedvem.mc-samples", ge=1)
 

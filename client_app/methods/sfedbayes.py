@@ -6,11 +6,11 @@ from typing import ClassVar
 from bayes_core import Recipe, SpikeSlab
 from bayes_core.families import Family
 from client_app.methods.pfedbayes import PFedBayes, UpdateOptions
-from fedbayes.protocol.settings import LambdaInit, Options, Positive
+from fedbayes.protocol.settings import LambdaInit, Options, Positive, Rate
 
 
 class SparseOptions(UpdateOptions):
-    lr_lambda: Positive
+    lr_lambda: Rate
     lambda_init: LambdaInit
     temperature: Positive
 

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -83,6 +83,8 @@ def kebab(name: str) -> str:
 Count = Annotated[int, takes("a whole number of at least 1", ge=1, le=2**53)]
 Natural = Annotated[int, takes("a whole number of at least 0", ge=0, le=2**53)]
 Positive = Annotated[float, takes("a number above 0", gt=0, allow_inf_nan=False)]
+FALLS = "falls"  # marks the learning rates that `lr-end` is about
+Rate = Annotated[float, takes("a number above 0", gt=0, allow_inf_nan=False), FALLS]
 NonNegative = Annotated[float, takes("a number of at least 0", ge=0, allow_inf_nan=False)]
 Zeta = Annotated[
     Literal["auto"] | Annotated[float, Field(ge=0, allow_inf_nan=False)],
@@ -101,6 +103,15 @@ PlainWeights = Annotated[Literal["shared", "personal"], takes("shared or persona
 FamilyName = Annotated[Literal["gaussian", "spike-slab"], takes("gaussian or spike-slab")]
 RhoInit = Annotated[float, takes("a number between -20 and 20", ge=-20, le=20)]
 LambdaInit = Annotated[float, takes("a number above 0 and at most 1", gt=0, le=1)]
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def with_rates(settings: Model, share: float) -> Model:
+    """The same with this share of each of its learning rates."""
+    rates = [name for name, field in type(settings).model_fields.items() if FALLS in field.metadata]
+    return settings.model_copy(update={name: share * getattr(settings, name) for name in rates})
 
 
 class Options(BaseModel):
@@ -149,7 +160,8 @@ class Settings(BaseModel):
     batch_size: Count
     augment: Annotated[Literal["none", "flip-crop"], takes("none or flip-crop")]
     optimizer: Annotated[Literal["adam", "sgd"], takes("adam or sgd")]
-    lr_global: Positive
+    lr_global: Rate
+    lr_end: Annotated[float, takes("a number above 0 and at most 1 (rates stay)", gt=0, le=1)]
     adam_beta2: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
 
     buffers: Annotated[Literal["shared", "local"], takes("shared or local")]
@@ -313,6 +325,11 @@ class Settings(BaseModel):
         if self.noise == INPUT:
             return "input"
         return None if self.noise == "learned" else float(self.noise)
+
+    def rate_share(self, server_round: int) -> float:
+        """Of the learning rates, what is left in this round: they fall in a line over the second half of the run."""
+        late = max(0.0, 2 * server_round / self.rounds - 1)
+        return 1 - (1 - self.lr_end) * min(1.0, late)
 
     @property
     def dp_scales(self) -> tuple[float, float, float]:

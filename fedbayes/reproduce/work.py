@@ -23,7 +23,7 @@ from server_app.stored import RunError
 # What makes a run another one, beside its method's own settings and those that its cell gives.
 COMMON = (
     "method", "dataset", "layout", "groups", "size", "model", "clients-per-round", "train-all",
-    "local-steps", "batch-size", "optimizer", "lr-global", "adam-beta2", "buffers", "wire", "eval-samples",
+    "local-steps", "batch-size", "optimizer", "lr-global", "lr-end", "adam-beta2", "buffers", "wire", "eval-samples",
     "validation-fraction", "precision",
 )  # fmt: skip
 OF_NO_MATTER = ("eval-every", "compile")  # neither changes what is learned
