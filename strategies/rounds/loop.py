@@ -142,7 +142,7 @@ class Loop:
         self.at = number
         for attempt in range(ATTEMPTS):
             if set(grid.get_node_ids()) != self.roster.known:  # somebody has come or gone
-                self.roster.refresh()
+                self.roster.refresh(self._quorum())
             online, upload = self._present(grid), self.method.traits.uploads
             sampled = self._sample(online, number, attempt)
             self._compose(grid, number, tasks_of(sampled, online, upload, due, self.settings.train_all))

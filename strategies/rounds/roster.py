@@ -18,8 +18,8 @@ from fedbayes.protocol import messages as key
 from fedbayes.protocol.agreement import Agreement, Claim
 from fedbayes.protocol.settings import NAME, Settings
 from strategies.rounds.doubts import doubts
-from strategies.rounds.exchange import GRACE, Exchange, Nearby, held, is_simulation, patience
-from strategies.rounds.late import Late
+from strategies.rounds.exchange import GRACE, Exchange, Nearby, held, is_simulation, now, patience, pause
+from strategies.rounds.greetings import Greetings
 from strategies.rounds.majority import majority_of, majority_of_claims
 from strategies.rounds.replies import BadReply, Hello, read_claim, read_hello, shown
 
@@ -75,9 +75,12 @@ class Roster:
         self._grid = grid
         self._settings = settings
         self._tell = tell
-        self._asked: set[int] = set()
-        self._late = Late()  # nodes that were silent; they are greeted again when they answer
+        self._greetings = Greetings(again=not is_simulation(grid))
+        self._twins: list[
+            Site
+        ] = []  # who came under the name of one that is there: it may be about to be given up
         self._error = ""
+        self._told: set[str] = set()  # who was left out and why; a node that is asked again says it again
         self._all_or_none = settings.resume and is_simulation(grid)  # then no client is left out
         self.sites: dict[str, Site] = {}
         self.joined: Callable[[Site], None] = lambda site: (
@@ -95,17 +98,21 @@ class Roster:
         seen: set[int] = set()
         while True:
             nodes = set(self._grid.get_node_ids())
-            now = time.monotonic()
+            looked = time.monotonic()
             if nodes != seen:
-                seen, changed = nodes, now
-            if len(nodes) >= need and (now - changed >= SETTLE or isinstance(self._grid, Nearby)):
+                seen, changed = nodes, looked
+            if len(nodes) >= need and (looked - changed >= SETTLE or isinstance(self._grid, Nearby)):
                 break
-            if now - start > limit:
+            if looked - start > limit:
                 raise StrategyError(
                     f"Only {len(nodes)} of at least {need} clients connected within {limit:g} s."
                 )
             time.sleep(POLL)
         self.refresh()
+        limit += now()
+        while len(self.sites) < need and self._greetings.silent and now() < limit:
+            pause(POLL)  # a site that was killed while it answered may be back in a moment
+            self.refresh()
         if self._error and self._all_or_none:
             raise StrategyError(f"{self._error[0].upper()}{self._error[1:]}")
         if len(self.sites) < need:
@@ -135,37 +142,66 @@ class Roster:
                     "the like count each site once.",
                 )
 
-    def refresh(self) -> None:
-        """Greet the nodes that are new, and note which sites can be reached now."""
-        nodes = set(self._grid.get_node_ids())
-        self._asked -= set(map(int, self._late.hear(self._grid)))
-        new = sorted(nodes - self._asked)
-        if new:
-            self._greet(new, nodes)
-        self.online = sorted(name for name, site in self.sites.items() if site.node in nodes)
-        self.known = nodes if nodes <= self._asked and not self._late.waiting else set()
+    def refresh(self, need: int = 0) -> None:
+        """Greet the nodes that are new, and note which sites can be reached now.
+
+        A run under way does not wait for their answers, unless fewer than `need` sites are there without them.
+        """
+        limit = now() + self._settings.wait_timeout
+        while True:
+            nodes = set(self._grid.get_node_ids())
+            settled = {site.node for site in (*self.sites.values(), *self._twins)}
+            due = self._greetings.due(self._grid, nodes, settled)
+            if self.sites and not is_simulation(self._grid):
+                self._welcome(due, nodes)
+            elif due:
+                self._greet(due, nodes)
+            self.online = sorted(name for name, site in self.sites.items() if site.node in nodes)
+            if len(self.online) >= need or not self._greetings.awaited or now() > limit:
+                break
+            pause(POLL)
+        settled = {site.node for site in self.sites.values()}
+        self.known = nodes if nodes <= settled or is_simulation(self._grid) else set()
 
     def _greet(self, new: list[int], nodes: set[int]) -> None:
+        """Wait for everybody's answer, and find what most agree on."""
         started = bool(self.sites)
-        sites = self._hello(new, self._settings.wait_timeout if started else self._settings.round_timeout)
+        sites = self._hello(new)
         if self.agreement is None and sites:
             sites = self._agree(sites)
-        if not started:
-            sites = self._alike(sites)
-        for site in sites:
-            problem = self._conflict(site, nodes)
-            if problem and not started:
+        for site in self._alike(sites):
+            if problem := self._conflict(site, nodes):
                 raise StrategyError(problem)
+            self.sites[site.name] = site
+            if started:  # here the start was incomplete
+                self.joined(site)
+        settled = {site.node for site in self.sites.values()}
+        for node in set(new) - settled - self._greetings.silent:
+            self._greetings.failed(node, silent=False)
+
+    def _welcome(self, new: list[int], nodes: set[int]) -> None:
+        """A run under way: ask who is new, and take in those who have answered by now."""
+        self._greetings.begin(self._grid, lambda node: self._ask([node]), new)
+        came = [site for one in self._greetings.answered(self._grid) for site in self._heard(one)]
+        came += [site for site in self._twins if site.node in nodes]
+        self._twins = []
+        for site in came:
+            problem, twin = self._conflict(site, nodes), self.sites.get(site.name)
             if problem:
-                self._asked.discard(site.node)  # its twin may only be a node that is about to be given up
                 self._leave_out(problem)
+                if twin and twin.node in nodes:
+                    self._twins.append(site)
+                else:
+                    self._greetings.failed(site.node, silent=False)
             else:
                 self.sites[site.name] = site
-                if started:
-                    self.joined(site)
+                self.joined(site)
 
-    def _hello(self, nodes: list[int], seconds: float) -> list[Site]:
+    def _hello(self, nodes: list[int]) -> list[Site]:
         """The sites that answer usably, in the order of their nodes; the others are left out."""
+        return self._heard(held(self._ask(nodes), self._grid))
+
+    def _ask(self, nodes: list[int]) -> Exchange[dict[str, Any]]:
         limit = patience(self._grid, self._settings.round_timeout)
         said = {key.VERSION: 1, key.SETTINGS: json.dumps(self._settings.as_config())}
         if self.agreement is not None:
@@ -179,15 +215,15 @@ class Roster:
         }  # fmt: skip
         cutoff = 0.0 if is_simulation(self._grid) else self._settings.straggler_cutoff
         enough = max(self._settings.min_clients, len(nodes) // 2 + 1)
-        one = Exchange(
-            messages, min(patience(self._grid, seconds), limit), _said, cutoff, enough, SOONEST_CUT
-        )
-        replies = held(one, self._grid).replies
-        self._late.note(one.unanswered, one.started + limit)
+        return Exchange(messages, limit, _said, cutoff, enough, SOONEST_CUT)
+
+    def _heard(self, one: Exchange[dict[str, Any]]) -> list[Site]:
+        replies = one.replies
+        self._greetings.late(one, one.started + one.timeout)
         registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
-        self._asked |= set(nodes)  # asked once: a node that is dead must not hold up every round
         for node, reason in replies.failures.items():
             self._leave_out(f"node {node} did not answer hello: {reason}")
+            self._greetings.failed(int(node), silent=node not in one.raised)
         sites = []
         for node, said in sorted(replies.content.items()):
             try:
@@ -197,6 +233,7 @@ class Roster:
             except Exception as error:  # it comes from another machine, and is that one's trouble alone
                 words = f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
                 self._leave_out(shown(words, LONGEST))
+                self._greetings.failed(int(node), silent=False)
         return sites
 
     def _agree(self, sites: list[Site]) -> list[Site]:
@@ -229,7 +266,7 @@ class Roster:
         prepared = self.agreement.preparation is not None  # alone, a site knows only its own categories
         again = [site.node for site in sites if prepared or site.classes != self.agreement.classes]
         kept = [site for site in sites if site.node not in again]
-        answered = self._hello(again, self._settings.round_timeout) if again else []
+        answered = self._hello(again) if again else []
         return sorted(kept + answered, key=lambda site: site.node)
 
     def _alike(self, sites: list[Site]) -> list[Site]:
@@ -254,7 +291,8 @@ class Roster:
         if self._error.count("\n") < TOLD and reason.partition(": ")[2] not in self._error:
             # every site's trouble, but each only once
             self._error = f"{self._error}\n{reason}".lstrip("\n")
-        if not self._all_or_none:
+        if not self._all_or_none and reason not in self._told:
+            self._told.add(reason)
             self._tell("warning", message=f"Left out: {reason}")
 
     def _conflict(self, site: Site, nodes: set[int]) -> str | None:
