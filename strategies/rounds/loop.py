@@ -224,7 +224,7 @@ class Loop:
 
     def _receive(self, grid: Grid, number: int, sampled: Sequence[str]) -> Came:
         """Take the uploads in as they arrive; who failed, and what sites note, is known at the end."""
-        sites, wanted = self.roster.sites, set(sampled)
+        sites, wanted, weights = self.roster.sites, set(sampled), self.roster.weights()
         intake = Intake(self.method, self.state, self.codec, self.stages, number, len(sampled), sites)
         unusable: dict[str, str] = {}
         for site, reply in self.exchange.read(self.exchange.conduct(grid)):
@@ -232,7 +232,7 @@ class Loop:
                 if self.secure:
                     self.secure.take(site, reply)
                 elif site in wanted:
-                    intake.take(site, sites[site].n_train, reply)
+                    intake.take(site, weights[site], reply)
             except Exception as error:  # its measures, checked on their own, may still be good
                 unusable[site] = str(error) if isinstance(error, BadReply) else unforeseen(error)
             reply.arrays.clear()  # what remains is small
@@ -336,16 +336,18 @@ class Loop:
         replies, number, sites = self.exchange.replies, row.columns["round"], self.roster.sites
         lengths = tally_lengths(next(iter(sites.values())).classes)
         parameters = next(v for name, v in self.state.sent.items() if name != BODY).shape[-1]
+        apart, held_apart = self.roster.apart(), self.roster.apart("n_validation")
         if self.secure:  # all sites as one
+            apart = held_apart = frozenset()
             replies, sites = self.secure.together(sites)
             parameters *= len(self.secure.measured)
         tested = {name: site.n_test * site.decisions for name, site in sites.items()}
         held = {name: site.n_validation * site.decisions for name, site in sites.items()}
-        pooled, each = measure(replies, tested, lengths, held)
+        pooled, each = measure(replies, tested, lengths, held, apart, held_apart)
         for name, columns in each.items():
             if "n_test" in columns:
                 columns["n_test"] = columns["n_test"] // sites[name].decisions
-        row.evidence = evidence(replies, sites, parameters, lengths)
+        row.evidence = evidence(replies, sites, parameters, lengths, apart)
         if self.secure:
             pooled, each = self.secure.alone(pooled, bool(each))
             row.evidence["sites"] = {}

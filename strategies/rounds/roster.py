@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,6 +15,7 @@ from flwr.serverapp import Grid
 
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.agreement import Agreement, Claim
+from fedbayes.protocol.plausible import IMPLAUSIBLE, UNLIKELY, beyond, counted
 from fedbayes.protocol.settings import NAME, Settings
 from strategies.rounds.doubts import doubts
 from strategies.rounds.exchange import GRACE, Exchange, Nearby, held, is_simulation, now, patience, pause
@@ -28,7 +28,18 @@ POLL = 0.2
 SOONEST_CUT = (
     120.0  # seconds that everybody has for hello, in which data are read; afterwards straggler-cutoff holds
 )
-UNLIKELY = 100  # times as many examples as the others have
+# What a site can claim too much of: in words, what then follows, and what where it is not plausible.
+ONCE = "The columns pm_sites_accuracy and the like count each site once."
+APART = "that is not plausible, and the pooled figures are without it."
+CLAIMS = {
+    "n_test": ("test examples", f"the pooled figures are mostly its own. {ONCE}", f"{APART} {ONCE}"),
+    "n_validation": ("validation examples", "the pooled figures of them are mostly its own.", APART),
+    "n_train": (
+        "training examples",
+        "where uploads count by their examples (weighting=examples), they are mostly its own.",
+        "that is not plausible; where uploads count by their examples, its own count as the others' do.",
+    ),
+}
 LONGEST = 500  # characters of a site's own words
 HIDDEN_AMONG = 3  # sites of a secure sum, at least
 TOLD = 10  # troubles of sites in one message
@@ -130,16 +141,31 @@ class Roster:
             )
         self._doubt()
 
+    def apart(self, of: str = "n_test") -> frozenset[str]:
+        """The sites that do not count in pooled figures, since they claim more examples than can be."""
+        return frozenset(beyond(self._sizes(of), IMPLAUSIBLE))
+
+    def weights(self) -> dict[str, int]:
+        """What each site's training examples weigh."""
+        return counted(self._sizes("n_train"))
+
+    def _sizes(self, of: str) -> dict[str, int]:
+        return {name: getattr(site, of) for name, site in self.sites.items()}
+
     def _doubt(self) -> None:
-        """Name a site that says it has far more test examples than the others: pooled figures are then its own."""
-        for site in self.sites.values():
-            others = [other.n_test for other in self.sites.values() if other is not site]
-            if others and site.n_test > UNLIKELY * max(median(others), 1):
+        """Name, once, each site that says it has far more examples than the others."""
+        for of, (what, outcome, apart) in CLAIMS.items():
+            sizes = self._sizes(of)
+            # In a secure sum nobody can be told from the others, and left out.
+            implausible = {} if self._settings.secure_sum else beyond(sizes, IMPLAUSIBLE)
+            for name, others in beyond(sizes, UNLIKELY).items():
+                if (doubt := f"{name} {of} {name in implausible}") in self._told:
+                    continue
+                self._told.add(doubt)
                 self._tell(
                     "warning",
-                    message=f"Site {site.name} says that it has {site.n_test} test examples, the others about "
-                    f"{median(others):g}: the pooled figures are mostly its own. The columns pm_sites_accuracy and "
-                    "the like count each site once.",
+                    message=f"Site {name} says that it has {sizes[name]} {what}, the others about {others:g}: "
+                    f"{apart if name in implausible else outcome}",
                 )
 
     def refresh(self, need: int = 0) -> None:
@@ -196,6 +222,7 @@ class Roster:
             else:
                 self.sites[site.name] = site
                 self.joined(site)
+                self._doubt()
 
     def _hello(self, nodes: list[int]) -> list[Site]:
         """The sites that answer usably, in the order of their nodes; the others are left out."""
