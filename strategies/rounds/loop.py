@@ -75,6 +75,7 @@ class Loop:
         self.at = 0  # the round that is being trained
         self.refusals: dict[str, str] = {}  # of the latest exchange: who does not train, and why
         self.unwilling: set[str] = set()  # with secure sums, who has ever refused: it measures all the same
+        self.excused: set[str] = set()  # where a method needs every site, those that it has gone on without
         self.early = EarlyStop(settings.patience)
         self.late = Late()
 
@@ -113,8 +114,10 @@ class Loop:
             row = next_row
             self._checkpoint(journal, row, closed=False)
             if number > 0:
-                sites = {} if is_simulation(grid) else {"sites": row.statuses()}
-                self.tell("round", rounds=self.settings.rounds, **row.columns, **sites)
+                told: Columns = {}
+                if not is_simulation(grid):
+                    told = {"sites": row.statuses(), "left_out": len(self.roster.left_out)}
+                self.tell("round", rounds=self.settings.rounds, **row.columns, **told)
             if self.settings.patience and self.early.over:
                 self.tell("note", message=self.early.sentence)
                 break
@@ -160,7 +163,9 @@ class Loop:
                 who = "Fewer than three sites train" if self.secure else "No site trains"
                 self.tell("note", message=f"{who} any further. Site {site}: {reason}.")
                 return None
-            if len(came.uploads) >= self._quorum():
+            if attempt == ATTEMPTS - 1 and self.method.traits.every_site:
+                self._excuse(number, came)
+            if len(came.uploads) >= self._quorum() and not self._missing(came):
                 self._step(number, came)
                 for name, document in came.documents.items():
                     journal.keep(name, document)
@@ -175,6 +180,27 @@ class Loop:
             trouble = f"Round {number}: fewer than {self._quorum()} usable replies{self._failures()}"
             self.tell("warning", message=f"{trouble} (attempt {attempt + 1} of {ATTEMPTS}).")
         raise StrategyError(f"{trouble}, {ATTEMPTS} times; {saved}.")
+
+    def _excuse(self, number: int, came: Came) -> None:
+        """A method that needs every site goes on without those that failed in all attempts, if most are there.
+
+        They are asked all the same, and count when they answer.
+        """
+        if not (missing := self._missing(came)) or len(came.uploads) < self._fewest():
+            return
+        self.excused |= missing
+        names = " and ".join(f"site {site}" for site in sorted(missing))
+        self.tell(
+            "warning",
+            message=f"Round {number}: method={self.settings.method} needs every site, and goes on without {names} "
+            f"after {ATTEMPTS} attempts{self._failures()}. From now on no round is repeated for want of "
+            f"{'it' if len(missing) == 1 else 'them'}.",
+        )
+
+    def _missing(self, came: Came) -> set[str]:
+        """The sites without whose upload the method cannot go on."""
+        needed = set(self.roster.sites) - self.excused if self.method.traits.every_site else set()
+        return needed - {upload.site for upload in came.uploads}
 
     def _close(self, grid: Grid, number: int) -> None:
         """Every site that can be reached measures its models, and keeps what it makes of those it received."""
@@ -217,7 +243,8 @@ class Loop:
         if self.secure:
             self.secure.prepare(messages, tasks, self.roster.sites, state, said)
         cutoff = self.settings.straggler_cutoff
-        if number < 1 or self.method.traits.every_site or is_simulation(grid):
+        needed = self.method.traits.every_site and not self.excused
+        if number < 1 or needed or is_simulation(grid):
             cutoff = 0.0  # nobody can be done without, or nobody is late
         enough = max(self._quorum(), len(messages) // 2 + 1)
         self.exchange = Exchange(messages, timeout, cutoff=cutoff, enough=enough)
@@ -291,10 +318,14 @@ class Loop:
 
     def _quorum(self) -> int:
         if self.method.traits.every_site:
-            return len(self.roster.sites)
+            return max(len(self.roster.sites.keys() - self.excused), self._fewest())
         share = self.settings.clients_per_round
         least = min(self.settings.min_clients, share) if share else self.settings.min_clients
         return max(least, self.secure.least) if self.secure else least
+
+    def _fewest(self) -> int:
+        """Sites that a method which needs every site can go on with."""
+        return max(self.settings.min_clients, len(self.roster.sites) // 2 + 1)
 
     def _failures(self) -> str:
         reasons = [f"site {site}: {reason}" for site, reason in self.exchange.replies.failures.items()]

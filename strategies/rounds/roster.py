@@ -6,7 +6,7 @@ sees data, nor a path.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,7 @@ class Site:
     installed: str = ""  # the version of fedbayes there
     key: str = ""  # of secure sums, and what shows that it is the site's
     proof: str = ""
+    registered: bool = False  # its name is that of the key by which it is connected
 
     @property
     def decisions(self) -> int:
@@ -91,6 +92,7 @@ class Roster:
             Site
         ] = []  # who came under the name of one that is there: it may be about to be given up
         self._error = ""
+        self.left_out: dict[int, str] = {}  # nodes that take no part, and why
         self._told: set[str] = set()  # who was left out and why; a node that is asked again says it again
         self._all_or_none = settings.resume and is_simulation(grid)  # then no client is left out
         self.sites: dict[str, Site] = {}
@@ -192,13 +194,13 @@ class Roster:
     def _greet(self, new: list[int], nodes: set[int]) -> None:
         """Wait for everybody's answer, and find what most agree on."""
         started = bool(self.sites)
-        sites = self._hello(new)
+        sites = self._uncontested(self._hello(new))
         if self.agreement is None and sites:
-            sites = self._agree(sites)
+            sites = self._uncontested(self._agree(sites))  # who is asked again may say another name
         for site in self._alike(sites):
             if problem := self._conflict(site, nodes):
                 raise StrategyError(problem)
-            self.sites[site.name] = site
+            self._take_in(site)
             if started:  # here the start was incomplete
                 self.joined(site)
         settled = {site.node for site in self.sites.values()}
@@ -212,17 +214,50 @@ class Roster:
         came += [site for site in self._twins if site.node in nodes]
         self._twins = []
         for site in came:
-            problem, twin = self._conflict(site, nodes), self.sites.get(site.name)
-            if problem:
-                self._leave_out(problem)
-                if twin and twin.node in nodes:
-                    self._twins.append(site)
-                else:
-                    self._greetings.failed(site.node, silent=False)
+            if rivalry := self._rivalry(site, came, nodes):
+                self._leave_out(rivalry, site.node)
+                self._twins.append(site)
+            elif problem := self._conflict(site, nodes):
+                self._leave_out(problem, site.node)
+                self._greetings.failed(site.node, silent=False)
             else:
-                self.sites[site.name] = site
+                self._take_in(site)
                 self.joined(site)
                 self._doubt()
+
+    def _take_in(self, site: Site) -> None:
+        self.sites[site.name] = site
+        self.left_out.pop(site.node, None)
+
+    def _uncontested(self, sites: list[Site]) -> list[Site]:
+        """Without those who call themselves alike, where most sites do not: nobody knows which of them it is.
+
+        One whose key is registered for the name is known.
+        """
+        nodes = {site.node for site in sites}
+        named: dict[str, list[Site]] = {}
+        for site in sites:
+            named.setdefault(site.name, []).append(site)
+        odd = {one.node: why for one in sites if (why := self._rivalry(one, named[one.name], nodes))}
+        rest = [site for site in sites if site.node not in odd]
+        if odd and (2 * len(rest) <= len(sites) or len(rest) < self._settings.min_clients):
+            raise StrategyError(next(iter(odd.values())))
+        for site in sites:
+            if site.node in odd:
+                self._leave_out(odd[site.node], site.node)
+                self._twins.append(site)
+        return rest
+
+    def _rivalry(self, site: Site, others: Iterable[Site], nodes: set[int]) -> str:
+        """A sentence where another one is there that calls itself by this site's name."""
+        known = self.sites.get(site.name)
+        for other in (*([known] if known else []), *others):
+            if other.name == site.name and other.node != site.node and other.node in nodes:
+                if site.registered and not other.registered:
+                    continue
+                one, two = sorted((site.node, other.node))
+                return f'Two nodes ({one} and {two}) call themselves site "{site.name}".'
+        return ""
 
     def _hello(self, nodes: list[int]) -> list[Site]:
         """The sites that answer usably, in the order of their nodes; the others are left out."""
@@ -249,7 +284,7 @@ class Roster:
         self._greetings.late(one, one.started + one.timeout)
         registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
         for node, reason in replies.failures.items():
-            self._leave_out(f"node {node} did not answer hello: {reason}")
+            self._leave_out(f"node {node} did not answer hello: {reason}", int(node))
             self._greetings.failed(int(node), silent=node not in one.raised)
         sites = []
         for node, said in sorted(replies.content.items()):
@@ -259,7 +294,7 @@ class Roster:
                     raise HelloError(f"site {sites.pop().name} tells no key for secure sums")
             except Exception as error:  # it comes from another machine, and is that one's trouble alone
                 words = f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
-                self._leave_out(shown(words, LONGEST))
+                self._leave_out(shown(words, LONGEST), int(node))
                 self._greetings.failed(int(node), silent=False)
         return sites
 
@@ -277,7 +312,7 @@ class Roster:
                 self.agreement = Agreement.of(claims)
             except Exception as further:  # each fits to each, and yet not all of them
                 raise StrategyError(shown(further, LONGEST)) from None
-            self._leave_out_of_majority([site.name for site in sites if site.name not in claims], str(error))
+            self._leave_out_of_majority([site for site in sites if site.name not in claims], str(error))
             sites = [site for site in sites if site.name in claims]
         for site in sites:
             others = {name for other in sites if other is not site for name in other.classes}
@@ -306,15 +341,17 @@ class Roster:
             assert first is not None
             same = (site.fingerprint, site.input_shape) == (first.fingerprint, first.input_shape)
             why = _other_classes(site) if same else _different_models(first, site)
-            self._leave_out_of_majority([site.name], why)
+            self._leave_out_of_majority([site], why)
         return [site for site in sites if site not in odd]
 
-    def _leave_out_of_majority(self, names: list[str], why: str) -> None:
+    def _leave_out_of_majority(self, sites: list[Site], why: str) -> None:
+        names = " and ".join(f"site {site.name}" for site in sites)
         self._leave_out(
-            f"{' and '.join(f'site {name}' for name in names)}, since most sites agree without: {shown(why, LONGEST)}"
+            f"{names}, since most sites agree without: {shown(why, LONGEST)}", *(site.node for site in sites)
         )
 
-    def _leave_out(self, reason: str) -> None:
+    def _leave_out(self, reason: str, *nodes: int) -> None:
+        self.left_out |= dict.fromkeys(nodes, reason)
         if self._error.count("\n") < TOLD and reason.partition(": ")[2] not in self._error:
             # every site's trouble, but each only once
             self._error = f"{self._error}\n{reason}".lstrip("\n")
@@ -323,9 +360,8 @@ class Roster:
             self._tell("warning", message=f"Left out: {reason}")
 
     def _conflict(self, site: Site, nodes: set[int]) -> str | None:
-        twin = self.sites.get(site.name)
-        if twin and twin.node in nodes:
-            return f'Two nodes ({twin.node} and {site.node}) call themselves site "{site.name}".'
+        if problem := self._rivalry(site, (), nodes):
+            return problem
         assert self.agreement is not None
         if site.classes != self.agreement.classes:
             return _other_classes(site)
@@ -388,6 +424,7 @@ def _site(node: int, said: dict[str, Any], registered: str | None) -> Site:
         installed=hello.installed,
         key=hello.key,
         proof=hello.proof,
+        registered=registered is not None,
     )
 
 
