@@ -230,7 +230,7 @@ class Roster:
         self.left_out.pop(site.node, None)
 
     def _uncontested(self, sites: list[Site]) -> list[Site]:
-        """Without those who call themselves alike, where most sites do not: nobody knows which of them it is.
+        """Without those who call themselves alike, where most names are one site's: nobody knows which of them it is.
 
         One whose key is registered for the name is known.
         """
@@ -240,7 +240,7 @@ class Roster:
             named.setdefault(site.name, []).append(site)
         odd = {one.node: why for one in sites if (why := self._rivalry(one, named[one.name], nodes))}
         rest = [site for site in sites if site.node not in odd]
-        if odd and (2 * len(rest) <= len(sites) or len(rest) < self._settings.min_clients):
+        if odd and (2 * len(rest) <= len(named) or len(rest) < self._settings.min_clients):
             raise StrategyError(next(iter(odd.values())))
         for site in sites:
             if site.node in odd:
