@@ -59,7 +59,7 @@ def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) ->
     outcome = Outcome(folder / device.type / name)
     server._report = lambda folder: None  # type: ignore[assignment]
     server.emit = lambda event, **said: outcome.events.append({"event": event, **said})
-    grid = InProcessGrid({}, 3)
+    grid = InProcessGrid({}, 3 if "clients-per-round" in words else 2)
     for context in grid.contexts.values():
         context.run_config = settings.as_config()
     server.run(grid, settings)
@@ -69,7 +69,7 @@ def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) ->
 def adapted(run: Outcome) -> list[float]:
     """A new site's model, trained where `find_device` says, used on the CPU."""
     finished = Finished.open(run.folder, {"rounds": 2})
-    data = load(finished.settings, 1, 3)
+    data = load(finished.settings, 1, 2)
     x, x_test = (((part.cpu() + 1) * 8).to(torch.uint8) for part in (data.x_train, data.x_test))
     *_, last = adapt(finished, x, data.y_train.cpu(), "new")
     probabilities: list[float] = last.personal().predict(x_test).probabilities.flatten().tolist()
