@@ -11,14 +11,14 @@ READY_DOCS := $(VENV)/.ready-docs
 run: $(READY)
 	$(VENV)/bin/fedbayes run dataset=digits size=medium rounds=60 personal-steps=5 zeta=auto
 
-## all tests, a file at a time on each core (JOBS=0: one after the other)
-JOBS ?= auto
+## all tests, a file at a time: one worker more than cores, as one often waits for processes (JOBS=0: one after the other)
+JOBS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 test: $(READY)
-	$(VENV)/bin/python -m pytest -q -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -q -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-## ten thousand mutated replies, ten thousand mutated hellos, fifteen hundred mutated files: a quarter of an hour
+## ten thousand mutated replies, ten thousand mutated hellos, some thousands of joiners and closings, fifteen hundred mutated files: a quarter of an hour
 fuzz: $(READY)
-	FUZZ=1700 FUZZ_FILES=500 $(VENV)/bin/python -m pytest -q tests/federation/test_fuzz.py tests/fedbayes/test_fuzz_files.py
+	FUZZ=1000 FUZZ_FILES=500 $(VENV)/bin/python -m pytest -q tests/federation/test_fuzz.py tests/fedbayes/test_fuzz_files.py
 
 ## a real federation over gRPC with TLS, and every fault that it must survive: a quarter of an hour
 test-federation: $(READY)

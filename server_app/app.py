@@ -82,6 +82,8 @@ def run(grid: Grid, settings: Settings) -> None:
             "global_model": found.traits.global_model,
         },
     }
+    if roster.left_out:
+        facts["left_out"] = _left_out(roster)
     loop = Loop(method, settings, roster, {}, emit)
     changed = [site.name for site in roster.sites.values() if site.data_changed]
     folder = RunFolder.open(settings, facts, found.columns, not is_simulation(grid), changed)
@@ -90,6 +92,8 @@ def run(grid: Grid, settings: Settings) -> None:
     try:
         with log, _marked_when_stopped(folder):
             _train(grid, settings, loop, folder)
+        if roster.left_out or "left_out" in folder.config:
+            folder.config["left_out"] = _left_out(roster)
         if loop.early.over:
             folder.config["stopped_early"] = loop.early.sentence
         folder.set_state("finished")
@@ -98,7 +102,7 @@ def run(grid: Grid, settings: Settings) -> None:
         failed, done = sum(int(row["clients_failed"] or 0) for row in rows), int(rows[-1]["round"])
         emit(
             "finished", round=done, rounds=done, sites=len(roster.sites), failed=failed,
-            folder=str(folder.path), rows=closing_rows(folder.path / "rounds.csv"),
+            left_out=len(roster.left_out), folder=str(folder.path), rows=closing_rows(folder.path / "rounds.csv"),
             examples=examples_of(read_rows(folder.path / "clients.csv"), folder.config.get("sites")),
         )  # fmt: skip
     except BaseException as error:  # Flower ends a stopped run by SystemExit
@@ -182,6 +186,8 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
     folder.begin(done + 1)
 
     def joined(site: Site) -> None:
+        if "left_out" in folder.config:
+            folder.config["left_out"] = _left_out(roster)
         folder.add_site(site.name, _sizes(site))
         emit("joined", run=settings.run_name, site=site.name, **_described(site))
 
@@ -196,6 +202,11 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
         about=facts_in_words(folder.config),
     )  # fmt: skip
     loop.run(grid, folder, state, memory)
+
+
+def _left_out(roster: Roster) -> list[str]:
+    """Why nodes take no part in the run, a sentence for each."""
+    return list(roster.left_out.values())
 
 
 def _weights(network: nn.Module, distributed: Shapes) -> dict[str, int]:

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from fedbayes.protocol.columns import HEADLINES, MODELS, ROUND_COLUMNS, TITLES
+from fedbayes.protocol.plausible import IMPLAUSIBLE, beyond
 
 Row = Mapping[str, str]
 NONE = "–"
@@ -111,6 +112,10 @@ def examples_of(clients: Sequence[Row], sites: Sizes | None = None) -> dict[str,
     """
     measured = evaluated(clients)
     final = [row for row in measured if row["round"] == measured[-1]["round"]]
-    tested = sum(int(number(row, "n_test") or 0) for row in final)
-    held = sum(int((sites or {}).get(row.get("site", ""), {}).get("n_validation", 0)) for row in final)
+    of_each = {row.get("site", ""): int(number(row, "n_test") or 0) for row in final}
+    held_of_each = {site: int((sites or {}).get(site, {}).get("n_validation", 0)) for site in of_each}
+    tested, held = (
+        sum(sizes[site] for site in sizes.keys() - beyond(sizes, IMPLAUSIBLE))
+        for sizes in (of_each, held_of_each)
+    )
     return {metric: held if metric == OF_VALIDATION else tested for metric in SHARES}

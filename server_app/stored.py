@@ -72,6 +72,7 @@ class ConfigFile(BaseModel):
     method: dict[str, str | bool | int] = {}
     layers: dict[str, Annotated[int, Field(ge=0, le=2**40)]] = {}
     columns: list[Any] = []
+    left_out: list[str] = []
 
 
 class RunError(Exception):

@@ -6,13 +6,14 @@ Practical Algorithms", 2021. Of samples s₁ … s_ℓ with mean μ̂ and covari
 O(ℓ²T), and Σ̂ (T×T) is never made.
 """
 
+import torch
 from torch import Tensor
 
 from bayes_core.families import wide
 
 
 class PosteriorDelta:
-    """Takes samples of the client's posterior one by one; all arithmetic is in float64."""
+    """Takes samples of the client's posterior one by one. All arithmetic is in float64; no number leaves the device."""
 
     def __init__(self, w: Tensor, shrinkage: float) -> None:
         """`w` are the server's weights, of any shape; `shrinkage` is ρ, with 0 for Σ̂ = I."""
@@ -21,7 +22,7 @@ class PosteriorDelta:
         self.count = 0
         self.mean = self.delta = wide(w.reshape(-1))
         self._before: list[
-            tuple[Tensor, float]
+            tuple[Tensor, Tensor]
         ] = []  # of each sample from the second on: v, and γ/(1 + γ·u·v)
 
     def add(self, sample: Tensor) -> None:
@@ -35,10 +36,10 @@ class PosteriorDelta:
         u = s - self.mean
         v = u.clone()
         for earlier, factor in self._before:
-            v -= factor * float(earlier @ u) * earlier
-        gamma, uv = self.rho * (t - 1) / t, float(u @ v)
-        factor = gamma / (1 + gamma * uv)
-        self.delta = self.delta - (1 + factor * (t * float(u @ self.delta) - uv)) * v / t
+            v -= factor * (earlier @ u) * earlier
+        gamma, uv = self.rho * (t - 1) / t, u @ v
+        factor = torch.full_like(uv, gamma) / (1 + gamma * uv)  # number / tensor would round twice
+        self.delta = self.delta - (1 + factor * (t * (u @ self.delta) - uv)) * v / t
         self.mean = self.mean + u / t
         self._before.append((v, factor))
 

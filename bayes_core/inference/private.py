@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from bayes_core.accounting import Release
+from bayes_core.families import wide
 from bayes_core.fast.mirrored import is_chain, layers
 from bayes_core.flat import Shapes, shapes_of, unflatten
 from bayes_core.likelihoods import Likelihood, value_and_gradient
@@ -88,7 +89,8 @@ class Mechanism:
     def noised(self, total: Tensor) -> Tensor:
         """A sum of clipped gradients (T,), as it may be known."""
         noise = torch.from_numpy(self.normal(total.numel()) * (self.noise * self.clip))
-        return (total.detach().cpu().double() + noise).to(total.dtype).to(total.device)
+        summed = wide(total.detach())
+        return (summed + noise.to(summed.device)).to(total.dtype).to(total.device)
 
 
 def _parts(n: int, b: int) -> int:
@@ -132,7 +134,7 @@ def clipped_sum(
     for begin in range(0, len(x), size):
         gradients = each(theta.detach(), x[begin : begin + size], y[begin : begin + size])
         factor = clip_factors(gradients.square().sum(1), clip)
-        total += factor @ (gradients if bool(factor.all()) else gradients.nan_to_num(0, 0, 0))
+        total += factor @ _finite([gradients], factor)[0]
     return total
 
 
@@ -140,6 +142,16 @@ def clip_factors(squares: Tensor, clip: float) -> Tensor:
     """min(1, C/norm) from squared norms (b,); 0 where one is not finite."""
     factor = clip / squares.sqrt().clamp_min(clip)
     return torch.where(squares.isfinite(), factor, torch.zeros_like(factor))
+
+
+def _finite(parts: list[Tensor], factor: Tensor) -> list[Tensor]:
+    """0 for numbers that are not finite, of examples that add nothing.
+
+    On the CPU only where there are such; on a device always, since to ask it would mean to wait for it.
+    """
+    if factor.device.type == "cpu" and bool(factor.all()):
+        return parts
+    return [one.nan_to_num(0, 0, 0) for one in parts]
 
 
 def _alone(
@@ -176,9 +188,7 @@ def _of_chain(
         if number:
             delta = (delta @ weights[number][0]) * (inputs[number] > 0)
     factor = clip_factors(squares, clip)
-    if not bool(factor.all()):
-        deltas = [one.nan_to_num(0, 0, 0) for one in deltas]
-        inputs = [one.nan_to_num(0, 0, 0) for one in inputs]
+    deltas, inputs = _finite(deltas, factor), _finite(inputs, factor)
     for (weight, bias), delta, given in zip(layers(network, found[None]), deltas, inputs, strict=False):
         scaled = delta * factor[:, None]
         torch.mm(scaled.T, given, out=weight[0])

@@ -162,7 +162,7 @@ def _run_on(
         raise CommandError(
             "--clients, --seeds and --engine are for simulations; with --on the sites are those that are there."
         )
-    connections.require(on)
+    connections.wait_for(on)
     from fedbayes.deploy.remote import run_on
 
     return run_on(replace(plan_remote(on, resume, values), tensorboard=tensorboard, log=logs), console)

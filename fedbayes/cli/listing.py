@@ -10,7 +10,7 @@ from rich.box import ROUNDED, SIMPLE_HEAD
 from rich.table import Table
 
 from fedbayes.errors import CommandError
-from fedbayes.launch.run_folder import is_held, owner, saved_rounds
+from fedbayes.launch.run_folder import correct_state, is_held, owner, saved_rounds
 from server_app.rows import NONE, headline, last
 
 COLOURS = {
@@ -36,9 +36,16 @@ class Listed:
 
 
 def list_runs(out_dir: Path) -> list[Listed]:
-    """Every run in the folder, the oldest first. What is no run is left out; what is broken is named so."""
+    """Every run in the folder, the oldest first. What is no run is left out; what is broken is named so.
+
+    Of a run that was killed, config.json says so afterwards.
+    """
     folders = sorted(path for path in out_dir.iterdir() if path.is_dir()) if out_dir.is_dir() else []
-    return by_age(listed(folder) for folder in folders)
+    found = by_age(listed(folder) for folder in folders)
+    for run in found:
+        if run.state == "interrupted":
+            correct_state(out_dir / run.name)
+    return found
 
 
 def by_age(runs: Iterable[Listed | None]) -> list[Listed]:

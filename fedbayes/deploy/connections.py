@@ -1,5 +1,6 @@
 """The federations that this machine can run on, as Flower keeps them: `[superlink.NAME]` in its config.toml."""
 
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import tomli_w
 
 from fedbayes.errors import CommandError
 from fedbayes.protocol.settings import NAME
+
+PATIENCE, PAUSE = 10.0, 0.2  # seconds for a coordinator's first start
 
 
 def config_file() -> Path:
@@ -35,6 +38,14 @@ def require(name: str) -> None:
             f'There is no federation "{name}" in {config_file()}; there are {", ".join(known) or "none"}. '
             "`fedbayes coordinator` writes it on the coordinator's machine."
         )
+
+
+def wait_for(name: str) -> None:
+    """The same after a while: a coordinator that is being started for the first time has yet to write it down."""
+    deadline = time.monotonic() + PATIENCE
+    while name not in connections() and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    require(name)
 
 
 def keys_of(name: str) -> Path | None:

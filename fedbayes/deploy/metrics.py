@@ -20,6 +20,7 @@ METRICS = {  # name → kind and what it is
     "fedbayes_run_running": ("gauge", "Whether a run is under way."),
     "fedbayes_run_round": ("gauge", "The last round that is saved."),
     "fedbayes_run_rounds": ("gauge", "Rounds that a run is to have."),
+    "fedbayes_run_left_out": ("gauge", "Nodes that have come to a run and take no part in it."),
     "fedbayes_run_score": ("gauge", "Latest measures, of personal and global models."),
     "fedbayes_rounds_total": ("counter", "Rounds since the coordinator started."),
     "fedbayes_round_seconds_total": ("counter", "Seconds that these rounds have taken."),
@@ -62,6 +63,7 @@ def _of_run(run: RunTold) -> Iterator[Sample]:
     yield "fedbayes_run_running", of, run.state == "running"
     yield "fedbayes_run_round", of, run.round
     yield "fedbayes_run_rounds", of, run.rounds
+    yield "fedbayes_run_left_out", of, run.left_out
     yield "fedbayes_rounds_total", of, run.told
     yield "fedbayes_round_seconds_total", of, round(run.seconds, 3)
     yield "fedbayes_round_last_seconds", of, run.last_seconds

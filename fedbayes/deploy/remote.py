@@ -224,6 +224,8 @@ def _tell(plan: RemotePlan, console: Console, told: _Told, status: int, seconds:
         end = told.end
         console.print(run_table(plan.settings.run_name, end["rows"], end.get("examples")))
         replies = f"{end['failed']} failed repl{'y' if end['failed'] == 1 else 'ies'}"
+        if left_out := int(end.get("left_out", 0)):
+            replies = f"{left_out} left out, {replies}"
         size = f"{counted(int(end['rounds']), 'round')}, {counted(int(end['sites']), 'site')}"
         say(console, f"{size}, {replies}, {duration(seconds)}")
         say(console, f"Run folder:   {place}")

@@ -3,7 +3,10 @@
 Keys do not expire. The coordinator's certificate does, and the authority's, on which all sites rely.
 """
 
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +27,7 @@ from fedbayes.deploy.keys import (
 from fedbayes.errors import CommandError
 
 WARNED = timedelta(days=30)
+DAY = 24 * 3600.0  # seconds
 WORDS = {CA_CERTIFICATE: "authority's", SERVER_CERTIFICATE: "coordinator's"}
 
 
@@ -66,6 +70,29 @@ def warn(folder: Path) -> None:
             raise CommandError(expiry.warning())
         if words := expiry.warning():
             print(f"Warning: {words}", flush=True)
+
+
+def warnings(folder: Path) -> list[str]:
+    """The same of those that are in use already: sentences alone, also of what has expired."""
+    with suppress(CommandError):  # being replaced just now
+        return [words for expiry in expiries(folder) if (words := expiry.warning())]
+    return []
+
+
+def keep_warning(folder: Path, every: float = DAY) -> None:
+    """Say it once a day of the certificates with which this process started, from a thread that ends with it."""
+    try:
+        found = expiries(folder)
+    except CommandError:  # whoever reads them next says why
+        return
+
+    def look() -> None:
+        while True:
+            time.sleep(every)
+            for words in filter(None, (expiry.warning() for expiry in found)):
+                print(f"Warning: {words}", flush=True)
+
+    threading.Thread(target=look, daemon=True, name="certificates").start()
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ def prepare(plan: Mapping[str, str]) -> None:
         turn_output()
     # as a module: its package has a function of that name, too
     program: Any = import_module("flwr.superlink.cli.flower_superlink")
+    from fedbayes.deploy import renewal
     from fedbayes.deploy.coordinator import public_keys
+
+    renewal.keep_warning(Path(plan["sites"]).parent)
 
     try:
         from flwr.server.superlink.linkstate import linkstate_factory

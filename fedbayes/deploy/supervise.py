@@ -21,8 +21,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import psutil
@@ -36,6 +37,7 @@ NEVER = 60.0  # the same of one that was not yet at work: a busy machine is slow
 REFUSED = 120.0  # seconds of ends, one after the other, after which a SuperNode is not wanted any more
 FAREWELL = 20.0  # seconds for the last words
 PROBE = 3.0  # seconds for a coordinator to answer
+DAY = 24 * 3600.0  # seconds between two looks at the certificates
 SOON, LATE = 1.0, 20.0  # the first and the longest pause before a new start
 CLOCK = (
     "The SuperNode ended by itself and gave no reason. The likely cause is this machine's clock: Flower takes messages "
@@ -104,6 +106,7 @@ class Site:
     lost: float = 0.0  # for which it has had none since
     failing: float = 0.0  # since when SuperNodes end without having been at work
     away: bool = False  # whether the coordinator did not answer when the last SuperNode ended
+    checked: float = field(default_factory=time.monotonic)  # when certificates were last looked at
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -123,6 +126,9 @@ class Site:
 
     def _look(self) -> int | None:
         """Start what is due, and see to what has ended; the site's exit status where it is over."""
+        if time.monotonic() - self.checked > DAY:
+            self.checked = time.monotonic()
+            self._warn()
         for part in filter(None, (self.node, self.executor)):
             if part.process is None and (
                 time.monotonic() >= part.due or (part is self.node and self._back())
@@ -135,6 +141,13 @@ class Site:
         if self.node.process is not None:
             self._watch_connection(self.node.process.pid)
         return None
+
+    def _warn(self) -> None:
+        """Of certificates that expire soon; at the start, `fedbayes site` has done so."""
+        from fedbayes.deploy.renewal import warnings
+
+        for words in warnings(Path(self.authority).parent):
+            say(f"Warning: {words}")
 
     def _node_ended(self, status: int) -> int | None:
         """Start it anew where that helps; else the site's exit status.

@@ -45,6 +45,7 @@ class RunTold:
     told: int = 0  # rounds that have been told of here
     ok: int = 0
     failed: int = 0
+    left_out: int = 0  # nodes that take no part
     seconds: float = 0.0
     last_seconds: float = 0.0
     bytes_up: int = 0
@@ -105,6 +106,7 @@ class RunTold:
         self.round, self.told = int(event["round"]), self.told + 1
         self.ok += int(event["clients_ok"])
         self.failed += int(event["clients_failed"])
+        self.left_out = int(event.get("left_out", 0))
         self.last_seconds = float(event["seconds"])
         self.seconds += self.last_seconds
         self.bytes_up += int(event["bytes_up"])

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from safetensors import SafetensorError, safe_open
 from fedbayes.errors import CommandError
 from fedbayes.launch.processes import MARKER_BYTES, end_all, is_alive
 from fedbayes.protocol.files import is_locked, locked, replace_file
+from fedbayes.protocol.files import take_lock as take_writers_lock
 
 LOCK = "lock.json"
 WORKSHOP = ".flower"  # what only Flower's own simulation needs, while it runs
+KILLED = "Its processes ended without a word; --resume goes on from what is saved."
 LOCK_WAIT = 30.0  # seconds for another command to judge and replace a lock
 # A lock may come from anyone: nothing else is used.
 MARKER_FORM = re.compile(rf"[0-9a-f]{{{2 * MARKER_BYTES}}}")
@@ -94,6 +97,21 @@ def saved_rounds(folder: Path) -> int:
             return max(0, int((stored.metadata() or {})["round"]))
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CommandError(f"{file} is damaged ({error}).") from None
+
+
+def correct_state(folder: Path) -> None:
+    """Say in config.json that a run was killed, which could not say so itself, where nobody is at work on it."""
+    from server_app.stored import RunError, read_config
+
+    if is_held(folder):
+        return
+    with suppress(OSError, RunError, CommandError):  # it is not ours to write, or somebody takes it up now
+        lock = take_writers_lock(folder / ".writer.lock", 0.0, CommandError("It is being written."))
+        try:
+            if owner(folder) is None and (read_config(folder) or {}).get("state") == "running":
+                set_state(folder, "interrupted", KILLED)
+        finally:
+            lock.close()
 
 
 def set_state(folder: Path, state: str, message: str = "", unless: Collection[str] = ()) -> None:

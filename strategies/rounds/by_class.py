@@ -3,7 +3,7 @@
 Only sites that may tell their labels do so (`share-labels`), in counts that add up over sites.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bayes_core.predict.histograms import SCORE_BINS
@@ -14,14 +14,18 @@ from strategies.rounds.replies import Reply
 from strategies.rounds.roster import Site
 
 
-def by_class(replies: Replies[Reply], sites: Mapping[str, Site]) -> dict[str, dict[str, Any]]:
+def by_class(
+    replies: Replies[Reply], sites: Mapping[str, Site], apart: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
     """For each model `confusion` (true × predicted), `scores` (class × false, true × bin) and how many `sites` told.
 
     Of several labels an example (`many`) each has a confusion of two classes, not there and there. Counts that do not
-    add up to a site's test examples are left out.
+    add up to a site's test examples are left out, and sites that are `apart`.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, content in replies.content.items():
+        if name in apart:
+            continue
         site, said = sites[name], content.measures.get(COUNTS, {})
         classes, many = len(site.classes), site.claim.many
         for model in MODELS:

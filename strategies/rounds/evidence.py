@@ -1,7 +1,7 @@
 """What an evaluation leaves for the report: pooled tallies, and binned counts of certainty and of weights."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -23,12 +23,14 @@ def evidence(
     sites: Mapping[str, Site],
     parameters: int,
     lengths: Mapping[str, int] = TALLY_LENGTHS,
+    apart: Collection[str] = (),
 ) -> dict[str, Any]:
     """JSON: `pm`, `gm` (tallies of all clients together), `sites` (each one's counts), `weights` (all personal), and of
     each model `answers` (right and wrong, by how sure they are) and `values` (intervals by predicted number).
 
     To be called after `measure`, which has moved the sites with unusable tallies to the failures. Counts that
-    do not add up to the site's test examples or to the model's `parameters` are left out.
+    do not add up to the site's test examples or to the model's `parameters` are left out; of sites that are `apart`
+    nothing is pooled but weights.
     """
     tallies: dict[str, list[dict[str, list[float]]]] = {model: [] for model in MODELS}
     told: dict[str, dict[str, Any]] = {}
@@ -39,12 +41,14 @@ def evidence(
         site, counts = sites[name], content.measures.get(COUNTS, {})
         for model in MODELS:
             if (tally := read_tally(content, model, site.n_test * site.decisions, lengths)) is not None:
-                tallies[model].append(tally)
+                if name not in apart:
+                    tallies[model].append(tally)
                 if "bin_n" in tally:
                     gap = sum(tally["bin_confidence"]) - tally["correct"][0]
                     excess.setdefault(name, {})[f"{model}_excess"] = round(gap / tally["n"][0], 6)
             for kind, good in (("answers", _answers), ("values", _values)):
-                if (numbers := good(counts.get(f"{model}_{kind}"), site.n_test * site.decisions)) is not None:
+                numbers = good(counts.get(f"{model}_{kind}"), site.n_test * site.decisions)
+                if numbers is not None and name not in apart:
                     binned[kind].setdefault(model, []).append(numbers)
         told[name] = _of_site(site, counts) | excess.get(name, {})
         for kind, bins in (("sigma", SIGMA_BINS), ("lambda", LAMBDA_BINS)):
@@ -55,7 +59,7 @@ def evidence(
     pooled = {model: add(several) for model, several in tallies.items() if several}
     return {
         **pooled,
-        "classes": by_class(replies, sites),
+        "classes": by_class(replies, sites, apart),
         **{kind: {model: _pool(kind, some) for model, some in of.items()} for kind, of in binned.items()},
         "sites": told,
         "weights": {key: _pool(key, some) for key, some in weights.items() if some},

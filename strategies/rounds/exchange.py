@@ -102,6 +102,11 @@ class Exchange(Generic[Read]):
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
+    @property
+    def raised(self) -> set[str]:
+        """The sites whose ClientApp ended in an exception."""
+        return set(self._raised)
+
     def common_error(self, known: int) -> str:
         """What every site that was asked raised, all of them the same: another attempt would not help.
 
@@ -133,6 +138,19 @@ class Exchange(Generic[Read]):
                 grid.wait(LATEST)
             elif under_way:
                 time.sleep(min(max(SOONEST, SHARE * (now - quiet_since)), LATEST))
+
+    def push(self, grid: Grid) -> None:
+        """Send all messages and do not wait; `look` says what became of them."""
+        self._push(grid, list(self.messages))
+
+    def look(self, grid: Grid) -> bool:
+        """Take in what has come by now; whether all is there, or the time is up."""
+        for reply in self._pull(grid, sorted(self._sites)):
+            self._taken(reply)
+        over = not self._sites or self.seconds > self.timeout
+        if over:
+            self._finish()
+        return over
 
     def _is_over(self) -> bool:
         """Whether the time is up, or most have answered and the rest is late by far."""
@@ -181,25 +199,34 @@ class Exchange(Generic[Read]):
         from the node.
         """
         for reply in replies:
-            site = self._sites.pop(reply.metadata.reply_to_message_id, None)
-            if site is None:
-                continue
-            if reply.has_error():
-                self.replies.failures[site] = reason_of(reply)
-                if reply.error.code in RAISED:
-                    self._raised[site] = self.replies.failures[site]
-                continue
-            try:
-                self.bytes_up += array_bytes(reply.content)
-                found = self.reader(reply.content)
-            except Exception as error:  # whatever it is, it is this site's alone
-                self.replies.failures[site] = str(error) if isinstance(error, BadReply) else unforeseen(error)
-                continue
-            for name in list(reply.content.array_records):
-                del reply.content[name]  # whoever asked for them has them now, and may forget them
-            self.replies.content[site] = found
-            yield site, found
-            del found
+            site = self._taken(reply)
+            if site in self.replies.content:
+                yield site, self.replies.content[site]
+        self._finish()
+
+    def _taken(self, reply: Message) -> str:
+        """The site whose reply it is, which now is among the replies or the failures."""
+        site = self._sites.pop(reply.metadata.reply_to_message_id, "")
+        if not site:
+            return ""
+        if reply.has_error():
+            self.replies.failures[site] = reason_of(reply)
+            if reply.error.code in RAISED:
+                self._raised[site] = self.replies.failures[site]
+            return site
+        try:
+            self.bytes_up += array_bytes(reply.content)
+            found = self.reader(reply.content)
+        except Exception as error:  # whatever it is, it is this site's alone
+            self.replies.failures[site] = str(error) if isinstance(error, BadReply) else unforeseen(error)
+            return site
+        for name in list(reply.content.array_records):
+            del reply.content[name]  # whoever asked for them has them now, and may forget them
+        self.replies.content[site] = found
+        return site
+
+    def _finish(self) -> None:
+        """Who did not answer has failed."""
         for site in self.messages:
             if site not in self.replies.content:
                 waited = self.seconds if self.unanswered else self.timeout
@@ -294,6 +321,11 @@ def compose(
 def now() -> float:
     """Seconds on the clock by which exchanges are timed."""
     return time.monotonic()
+
+
+def pause(seconds: float) -> None:
+    """Sleep, on that clock."""
+    time.sleep(seconds)
 
 
 def array_bytes(content: RecordDict) -> int:

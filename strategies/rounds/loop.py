@@ -75,6 +75,7 @@ class Loop:
         self.at = 0  # the round that is being trained
         self.refusals: dict[str, str] = {}  # of the latest exchange: who does not train, and why
         self.unwilling: set[str] = set()  # with secure sums, who has ever refused: it measures all the same
+        self.excused: set[str] = set()  # where a method needs every site, those that it has gone on without
         self.early = EarlyStop(settings.patience)
         self.late = Late()
 
@@ -113,8 +114,10 @@ class Loop:
             row = next_row
             self._checkpoint(journal, row, closed=False)
             if number > 0:
-                sites = {} if is_simulation(grid) else {"sites": row.statuses()}
-                self.tell("round", rounds=self.settings.rounds, **row.columns, **sites)
+                told: Columns = {}
+                if not is_simulation(grid):
+                    told = {"sites": row.statuses(), "left_out": len(self.roster.left_out)}
+                self.tell("round", rounds=self.settings.rounds, **row.columns, **told)
             if self.settings.patience and self.early.over:
                 self.tell("note", message=self.early.sentence)
                 break
@@ -142,7 +145,7 @@ class Loop:
         self.at = number
         for attempt in range(ATTEMPTS):
             if set(grid.get_node_ids()) != self.roster.known:  # somebody has come or gone
-                self.roster.refresh()
+                self.roster.refresh(self._quorum())
             online, upload = self._present(grid), self.method.traits.uploads
             sampled = self._sample(online, number, attempt)
             self._compose(grid, number, tasks_of(sampled, online, upload, due, self.settings.train_all))
@@ -160,7 +163,9 @@ class Loop:
                 who = "Fewer than three sites train" if self.secure else "No site trains"
                 self.tell("note", message=f"{who} any further. Site {site}: {reason}.")
                 return None
-            if len(came.uploads) >= self._quorum():
+            if attempt == ATTEMPTS - 1 and self.method.traits.every_site:
+                self._excuse(number, came)
+            if len(came.uploads) >= self._quorum() and not self._missing(came):
                 self._step(number, came)
                 for name, document in came.documents.items():
                     journal.keep(name, document)
@@ -175,6 +180,27 @@ class Loop:
             trouble = f"Round {number}: fewer than {self._quorum()} usable replies{self._failures()}"
             self.tell("warning", message=f"{trouble} (attempt {attempt + 1} of {ATTEMPTS}).")
         raise StrategyError(f"{trouble}, {ATTEMPTS} times; {saved}.")
+
+    def _excuse(self, number: int, came: Came) -> None:
+        """A method that needs every site goes on without those that failed in all attempts, if most are there.
+
+        They are asked all the same, and count when they answer.
+        """
+        if not (missing := self._missing(came)) or len(came.uploads) < self._fewest():
+            return
+        self.excused |= missing
+        names = " and ".join(f"site {site}" for site in sorted(missing))
+        self.tell(
+            "warning",
+            message=f"Round {number}: method={self.settings.method} needs every site, and goes on without {names} "
+            f"after {ATTEMPTS} attempts{self._failures()}. From now on no round is repeated for want of "
+            f"{'it' if len(missing) == 1 else 'them'}.",
+        )
+
+    def _missing(self, came: Came) -> set[str]:
+        """The sites without whose upload the method cannot go on."""
+        needed = set(self.roster.sites) - self.excused if self.method.traits.every_site else set()
+        return needed - {upload.site for upload in came.uploads}
 
     def _close(self, grid: Grid, number: int) -> None:
         """Every site that can be reached measures its models, and keeps what it makes of those it received."""
@@ -217,14 +243,15 @@ class Loop:
         if self.secure:
             self.secure.prepare(messages, tasks, self.roster.sites, state, said)
         cutoff = self.settings.straggler_cutoff
-        if number < 1 or self.method.traits.every_site or is_simulation(grid):
+        needed = self.method.traits.every_site and not self.excused
+        if number < 1 or needed or is_simulation(grid):
             cutoff = 0.0  # nobody can be done without, or nobody is late
         enough = max(self._quorum(), len(messages) // 2 + 1)
         self.exchange = Exchange(messages, timeout, cutoff=cutoff, enough=enough)
 
     def _receive(self, grid: Grid, number: int, sampled: Sequence[str]) -> Came:
         """Take the uploads in as they arrive; who failed, and what sites note, is known at the end."""
-        sites, wanted = self.roster.sites, set(sampled)
+        sites, wanted, weights = self.roster.sites, set(sampled), self.roster.weights()
         intake = Intake(self.method, self.state, self.codec, self.stages, number, len(sampled), sites)
         unusable: dict[str, str] = {}
         for site, reply in self.exchange.read(self.exchange.conduct(grid)):
@@ -232,7 +259,7 @@ class Loop:
                 if self.secure:
                     self.secure.take(site, reply)
                 elif site in wanted:
-                    intake.take(site, sites[site].n_train, reply)
+                    intake.take(site, weights[site], reply)
             except Exception as error:  # its measures, checked on their own, may still be good
                 unusable[site] = str(error) if isinstance(error, BadReply) else unforeseen(error)
             reply.arrays.clear()  # what remains is small
@@ -291,10 +318,14 @@ class Loop:
 
     def _quorum(self) -> int:
         if self.method.traits.every_site:
-            return len(self.roster.sites)
+            return max(len(self.roster.sites.keys() - self.excused), self._fewest())
         share = self.settings.clients_per_round
         least = min(self.settings.min_clients, share) if share else self.settings.min_clients
         return max(least, self.secure.least) if self.secure else least
+
+    def _fewest(self) -> int:
+        """Sites that a method which needs every site can go on with."""
+        return max(self.settings.min_clients, len(self.roster.sites) // 2 + 1)
 
     def _failures(self) -> str:
         reasons = [f"site {site}: {reason}" for site, reason in self.exchange.replies.failures.items()]
@@ -336,16 +367,18 @@ class Loop:
         replies, number, sites = self.exchange.replies, row.columns["round"], self.roster.sites
         lengths = tally_lengths(next(iter(sites.values())).classes)
         parameters = next(v for name, v in self.state.sent.items() if name != BODY).shape[-1]
+        apart, held_apart = self.roster.apart(), self.roster.apart("n_validation")
         if self.secure:  # all sites as one
+            apart = held_apart = frozenset()
             replies, sites = self.secure.together(sites)
             parameters *= len(self.secure.measured)
         tested = {name: site.n_test * site.decisions for name, site in sites.items()}
         held = {name: site.n_validation * site.decisions for name, site in sites.items()}
-        pooled, each = measure(replies, tested, lengths, held)
+        pooled, each = measure(replies, tested, lengths, held, apart, held_apart)
         for name, columns in each.items():
             if "n_test" in columns:
                 columns["n_test"] = columns["n_test"] // sites[name].decisions
-        row.evidence = evidence(replies, sites, parameters, lengths)
+        row.evidence = evidence(replies, sites, parameters, lengths, apart)
         if self.secure:
             pooled, each = self.secure.alone(pooled, bool(each))
             row.evidence["sites"] = {}

@@ -6,7 +6,7 @@ it, after temperature scaling (`pm_scaled`, `gm_scaled`); and the predictive on 
 (`pm_val`, `gm_val`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -50,10 +50,13 @@ def measure(
     examples: Mapping[str, int],
     lengths: Mapping[str, int] = TALLY_LENGTHS,
     held: Mapping[str, int] = MappingProxyType({}),
+    apart: Collection[str] = (),
+    held_apart: Collection[str] = (),
 ) -> tuple[Columns, dict[str, Columns]]:
     """The metrics pooled over all clients' test examples with the means over clients, and each client's own.
 
-    `examples` and `held`, those for the test and for validation, as named in hello.
+    `examples` and `held`, those for the test and for validation, as named in hello. The figures of sites that are
+    `apart` are their own and one of the mean over clients, but not pooled; `held_apart`: those of validation data.
 
     A client whose tallies are unusable is moved to the failures.
     """
@@ -75,7 +78,16 @@ def measure(
             continue
         if found:
             tallies[site] = found
-    pooled = _columns(list(tallies.values()))
+    pooled = _columns(
+        [
+            {
+                kind: tally
+                for kind, tally in found.items()
+                if site not in (held_apart if kind.endswith(VALIDATION) else apart)
+            }
+            for site, found in tallies.items()
+        ]
+    )
     each = {site: _columns([found], examples=True) for site, found in tallies.items()}
     for model in MODELS:
         for key in BY_SITE:
@@ -86,7 +98,11 @@ def measure(
         for site in each:
             each[site] |= _numbers(metric, replies.content[site].measures.get(metric.key, {}))
         for column in (f"{model}_{metric.key}" for model in MODELS):
-            told = [columns for columns in each.values() if column in columns]
+            told = [
+                columns
+                for site, columns in each.items()
+                if column in columns and not (metric.pooled and site in apart)
+            ]
             weights = [columns.get("n_test", 0) if metric.pooled else 1 for columns in told]
             if sum(weights):
                 total = sum(w * columns[column] for w, columns in zip(weights, told, strict=True))

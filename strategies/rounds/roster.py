@@ -6,9 +6,8 @@ sees data, nor a path.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,10 +15,11 @@ from flwr.serverapp import Grid
 
 from fedbayes.protocol import messages as key
 from fedbayes.protocol.agreement import Agreement, Claim
+from fedbayes.protocol.plausible import IMPLAUSIBLE, UNLIKELY, beyond, counted
 from fedbayes.protocol.settings import NAME, Settings
 from strategies.rounds.doubts import doubts
-from strategies.rounds.exchange import GRACE, Exchange, Nearby, held, is_simulation, patience
-from strategies.rounds.late import Late
+from strategies.rounds.exchange import GRACE, Exchange, Nearby, held, is_simulation, now, patience, pause
+from strategies.rounds.greetings import Greetings
 from strategies.rounds.majority import majority_of, majority_of_claims
 from strategies.rounds.replies import BadReply, Hello, read_claim, read_hello, shown
 
@@ -28,7 +28,18 @@ POLL = 0.2
 SOONEST_CUT = (
     120.0  # seconds that everybody has for hello, in which data are read; afterwards straggler-cutoff holds
 )
-UNLIKELY = 100  # times as many examples as the others have
+# What a site can claim too much of: in words, what then follows, and what where it is not plausible.
+ONCE = "The columns pm_sites_accuracy and the like count each site once."
+APART = "that is not plausible, and the pooled figures are without it."
+CLAIMS = {
+    "n_test": ("test examples", f"the pooled figures are mostly its own. {ONCE}", f"{APART} {ONCE}"),
+    "n_validation": ("validation examples", "the pooled figures of them are mostly its own.", APART),
+    "n_train": (
+        "training examples",
+        "where uploads count by their examples (weighting=examples), they are mostly its own.",
+        "that is not plausible; where uploads count by their examples, its own count as the others' do.",
+    ),
+}
 LONGEST = 500  # characters of a site's own words
 HIDDEN_AMONG = 3  # sites of a secure sum, at least
 TOLD = 10  # troubles of sites in one message
@@ -58,6 +69,7 @@ class Site:
     installed: str = ""  # the version of fedbayes there
     key: str = ""  # of secure sums, and what shows that it is the site's
     proof: str = ""
+    registered: bool = False  # its name is that of the key by which it is connected
 
     @property
     def decisions(self) -> int:
@@ -75,9 +87,13 @@ class Roster:
         self._grid = grid
         self._settings = settings
         self._tell = tell
-        self._asked: set[int] = set()
-        self._late = Late()  # nodes that were silent; they are greeted again when they answer
+        self._greetings = Greetings(again=not is_simulation(grid))
+        self._twins: list[
+            Site
+        ] = []  # who came under the name of one that is there: it may be about to be given up
         self._error = ""
+        self.left_out: dict[int, str] = {}  # nodes that take no part, and why
+        self._told: set[str] = set()  # who was left out and why; a node that is asked again says it again
         self._all_or_none = settings.resume and is_simulation(grid)  # then no client is left out
         self.sites: dict[str, Site] = {}
         self.joined: Callable[[Site], None] = lambda site: (
@@ -95,17 +111,21 @@ class Roster:
         seen: set[int] = set()
         while True:
             nodes = set(self._grid.get_node_ids())
-            now = time.monotonic()
+            looked = time.monotonic()
             if nodes != seen:
-                seen, changed = nodes, now
-            if len(nodes) >= need and (now - changed >= SETTLE or isinstance(self._grid, Nearby)):
+                seen, changed = nodes, looked
+            if len(nodes) >= need and (looked - changed >= SETTLE or isinstance(self._grid, Nearby)):
                 break
-            if now - start > limit:
+            if looked - start > limit:
                 raise StrategyError(
                     f"Only {len(nodes)} of at least {need} clients connected within {limit:g} s."
                 )
             time.sleep(POLL)
         self.refresh()
+        limit += now()
+        while len(self.sites) < need and self._greetings.silent and now() < limit:
+            pause(POLL)  # a site that was killed while it answered may be back in a moment
+            self.refresh()
         if self._error and self._all_or_none:
             raise StrategyError(f"{self._error[0].upper()}{self._error[1:]}")
         if len(self.sites) < need:
@@ -123,49 +143,127 @@ class Roster:
             )
         self._doubt()
 
+    def apart(self, of: str = "n_test") -> frozenset[str]:
+        """The sites that do not count in pooled figures, since they claim more examples than can be."""
+        return frozenset(beyond(self._sizes(of), IMPLAUSIBLE))
+
+    def weights(self) -> dict[str, int]:
+        """What each site's training examples weigh."""
+        return counted(self._sizes("n_train"))
+
+    def _sizes(self, of: str) -> dict[str, int]:
+        return {name: getattr(site, of) for name, site in self.sites.items()}
+
     def _doubt(self) -> None:
-        """Name a site that says it has far more test examples than the others: pooled figures are then its own."""
-        for site in self.sites.values():
-            others = [other.n_test for other in self.sites.values() if other is not site]
-            if others and site.n_test > UNLIKELY * max(median(others), 1):
+        """Name, once, each site that says it has far more examples than the others."""
+        for of, (what, outcome, apart) in CLAIMS.items():
+            sizes = self._sizes(of)
+            # In a secure sum nobody can be told from the others, and left out.
+            implausible = {} if self._settings.secure_sum else beyond(sizes, IMPLAUSIBLE)
+            for name, others in beyond(sizes, UNLIKELY).items():
+                if (doubt := f"{name} {of} {name in implausible}") in self._told:
+                    continue
+                self._told.add(doubt)
                 self._tell(
                     "warning",
-                    message=f"Site {site.name} says that it has {site.n_test} test examples, the others about "
-                    f"{median(others):g}: the pooled figures are mostly its own. The columns pm_sites_accuracy and "
-                    "the like count each site once.",
+                    message=f"Site {name} says that it has {sizes[name]} {what}, the others about {others:g}: "
+                    f"{apart if name in implausible else outcome}",
                 )
 
-    def refresh(self) -> None:
-        """Greet the nodes that are new, and note which sites can be reached now."""
-        nodes = set(self._grid.get_node_ids())
-        self._asked -= set(map(int, self._late.hear(self._grid)))
-        new = sorted(nodes - self._asked)
-        if new:
-            self._greet(new, nodes)
-        self.online = sorted(name for name, site in self.sites.items() if site.node in nodes)
-        self.known = nodes if nodes <= self._asked and not self._late.waiting else set()
+    def refresh(self, need: int = 0) -> None:
+        """Greet the nodes that are new, and note which sites can be reached now.
+
+        A run under way does not wait for their answers, unless fewer than `need` sites are there without them.
+        """
+        limit = now() + self._settings.wait_timeout
+        while True:
+            nodes = set(self._grid.get_node_ids())
+            settled = {site.node for site in (*self.sites.values(), *self._twins)}
+            due = self._greetings.due(self._grid, nodes, settled)
+            if self.sites and not is_simulation(self._grid):
+                self._welcome(due, nodes)
+            elif due:
+                self._greet(due, nodes)
+            self.online = sorted(name for name, site in self.sites.items() if site.node in nodes)
+            if len(self.online) >= need or not self._greetings.awaited or now() > limit:
+                break
+            pause(POLL)
+        settled = {site.node for site in self.sites.values()}
+        self.known = nodes if nodes <= settled or is_simulation(self._grid) else set()
 
     def _greet(self, new: list[int], nodes: set[int]) -> None:
+        """Wait for everybody's answer, and find what most agree on."""
         started = bool(self.sites)
-        sites = self._hello(new, self._settings.wait_timeout if started else self._settings.round_timeout)
+        sites = self._uncontested(self._hello(new))
         if self.agreement is None and sites:
-            sites = self._agree(sites)
-        if not started:
-            sites = self._alike(sites)
-        for site in sites:
-            problem = self._conflict(site, nodes)
-            if problem and not started:
+            sites = self._uncontested(self._agree(sites))  # who is asked again may say another name
+        for site in self._alike(sites):
+            if problem := self._conflict(site, nodes):
                 raise StrategyError(problem)
-            if problem:
-                self._asked.discard(site.node)  # its twin may only be a node that is about to be given up
-                self._leave_out(problem)
-            else:
-                self.sites[site.name] = site
-                if started:
-                    self.joined(site)
+            self._take_in(site)
+            if started:  # here the start was incomplete
+                self.joined(site)
+        settled = {site.node for site in self.sites.values()}
+        for node in set(new) - settled - self._greetings.silent:
+            self._greetings.failed(node, silent=False)
 
-    def _hello(self, nodes: list[int], seconds: float) -> list[Site]:
+    def _welcome(self, new: list[int], nodes: set[int]) -> None:
+        """A run under way: ask who is new, and take in those who have answered by now."""
+        self._greetings.begin(self._grid, lambda node: self._ask([node]), new)
+        came = [site for one in self._greetings.answered(self._grid) for site in self._heard(one)]
+        came += [site for site in self._twins if site.node in nodes]
+        self._twins = []
+        for site in came:
+            if rivalry := self._rivalry(site, came, nodes):
+                self._leave_out(rivalry, site.node)
+                self._twins.append(site)
+            elif problem := self._conflict(site, nodes):
+                self._leave_out(problem, site.node)
+                self._greetings.failed(site.node, silent=False)
+            else:
+                self._take_in(site)
+                self.joined(site)
+                self._doubt()
+
+    def _take_in(self, site: Site) -> None:
+        self.sites[site.name] = site
+        self.left_out.pop(site.node, None)
+
+    def _uncontested(self, sites: list[Site]) -> list[Site]:
+        """Without those who call themselves alike, where most names are one site's: nobody knows which of them it is.
+
+        One whose key is registered for the name is known.
+        """
+        nodes = {site.node for site in sites}
+        named: dict[str, list[Site]] = {}
+        for site in sites:
+            named.setdefault(site.name, []).append(site)
+        odd = {one.node: why for one in sites if (why := self._rivalry(one, named[one.name], nodes))}
+        rest = [site for site in sites if site.node not in odd]
+        if odd and (2 * len(rest) <= len(named) or len(rest) < self._settings.min_clients):
+            raise StrategyError(next(iter(odd.values())))
+        for site in sites:
+            if site.node in odd:
+                self._leave_out(odd[site.node], site.node)
+                self._twins.append(site)
+        return rest
+
+    def _rivalry(self, site: Site, others: Iterable[Site], nodes: set[int]) -> str:
+        """A sentence where another one is there that calls itself by this site's name."""
+        known = self.sites.get(site.name)
+        for other in (*([known] if known else []), *others):
+            if other.name == site.name and other.node != site.node and other.node in nodes:
+                if site.registered and not other.registered:
+                    continue
+                one, two = sorted((site.node, other.node))
+                return f'Two nodes ({one} and {two}) call themselves site "{site.name}".'
+        return ""
+
+    def _hello(self, nodes: list[int]) -> list[Site]:
         """The sites that answer usably, in the order of their nodes; the others are left out."""
+        return self._heard(held(self._ask(nodes), self._grid))
+
+    def _ask(self, nodes: list[int]) -> Exchange[dict[str, Any]]:
         limit = patience(self._grid, self._settings.round_timeout)
         said = {key.VERSION: 1, key.SETTINGS: json.dumps(self._settings.as_config())}
         if self.agreement is not None:
@@ -179,15 +277,15 @@ class Roster:
         }  # fmt: skip
         cutoff = 0.0 if is_simulation(self._grid) else self._settings.straggler_cutoff
         enough = max(self._settings.min_clients, len(nodes) // 2 + 1)
-        one = Exchange(
-            messages, min(patience(self._grid, seconds), limit), _said, cutoff, enough, SOONEST_CUT
-        )
-        replies = held(one, self._grid).replies
-        self._late.note(one.unanswered, one.started + limit)
+        return Exchange(messages, limit, _said, cutoff, enough, SOONEST_CUT)
+
+    def _heard(self, one: Exchange[dict[str, Any]]) -> list[Site]:
+        replies = one.replies
+        self._greetings.late(one, one.started + one.timeout)
         registered = {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
-        self._asked |= set(nodes)  # asked once: a node that is dead must not hold up every round
         for node, reason in replies.failures.items():
-            self._leave_out(f"node {node} did not answer hello: {reason}")
+            self._leave_out(f"node {node} did not answer hello: {reason}", int(node))
+            self._greetings.failed(int(node), silent=node not in one.raised)
         sites = []
         for node, said in sorted(replies.content.items()):
             try:
@@ -196,7 +294,8 @@ class Roster:
                     raise HelloError(f"site {sites.pop().name} tells no key for secure sums")
             except Exception as error:  # it comes from another machine, and is that one's trouble alone
                 words = f"{error}" if isinstance(error, HelloError) else f"node {node} said {error!r}"
-                self._leave_out(shown(words, LONGEST))
+                self._leave_out(shown(words, LONGEST), int(node))
+                self._greetings.failed(int(node), silent=False)
         return sites
 
     def _agree(self, sites: list[Site]) -> list[Site]:
@@ -213,7 +312,7 @@ class Roster:
                 self.agreement = Agreement.of(claims)
             except Exception as further:  # each fits to each, and yet not all of them
                 raise StrategyError(shown(further, LONGEST)) from None
-            self._leave_out_of_majority([site.name for site in sites if site.name not in claims], str(error))
+            self._leave_out_of_majority([site for site in sites if site.name not in claims], str(error))
             sites = [site for site in sites if site.name in claims]
         for site in sites:
             others = {name for other in sites if other is not site for name in other.classes}
@@ -229,7 +328,7 @@ class Roster:
         prepared = self.agreement.preparation is not None  # alone, a site knows only its own categories
         again = [site.node for site in sites if prepared or site.classes != self.agreement.classes]
         kept = [site for site in sites if site.node not in again]
-        answered = self._hello(again, self._settings.round_timeout) if again else []
+        answered = self._hello(again) if again else []
         return sorted(kept + answered, key=lambda site: site.node)
 
     def _alike(self, sites: list[Site]) -> list[Site]:
@@ -242,25 +341,27 @@ class Roster:
             assert first is not None
             same = (site.fingerprint, site.input_shape) == (first.fingerprint, first.input_shape)
             why = _other_classes(site) if same else _different_models(first, site)
-            self._leave_out_of_majority([site.name], why)
+            self._leave_out_of_majority([site], why)
         return [site for site in sites if site not in odd]
 
-    def _leave_out_of_majority(self, names: list[str], why: str) -> None:
+    def _leave_out_of_majority(self, sites: list[Site], why: str) -> None:
+        names = " and ".join(f"site {site.name}" for site in sites)
         self._leave_out(
-            f"{' and '.join(f'site {name}' for name in names)}, since most sites agree without: {shown(why, LONGEST)}"
+            f"{names}, since most sites agree without: {shown(why, LONGEST)}", *(site.node for site in sites)
         )
 
-    def _leave_out(self, reason: str) -> None:
+    def _leave_out(self, reason: str, *nodes: int) -> None:
+        self.left_out |= dict.fromkeys(nodes, reason)
         if self._error.count("\n") < TOLD and reason.partition(": ")[2] not in self._error:
             # every site's trouble, but each only once
             self._error = f"{self._error}\n{reason}".lstrip("\n")
-        if not self._all_or_none:
+        if not self._all_or_none and reason not in self._told:
+            self._told.add(reason)
             self._tell("warning", message=f"Left out: {reason}")
 
     def _conflict(self, site: Site, nodes: set[int]) -> str | None:
-        twin = self.sites.get(site.name)
-        if twin and twin.node in nodes:
-            return f'Two nodes ({twin.node} and {site.node}) call themselves site "{site.name}".'
+        if problem := self._rivalry(site, (), nodes):
+            return problem
         assert self.agreement is not None
         if site.classes != self.agreement.classes:
             return _other_classes(site)
@@ -323,6 +424,7 @@ def _site(node: int, said: dict[str, Any], registered: str | None) -> Site:
         installed=hello.installed,
         key=hello.key,
         proof=hello.proof,
+        registered=registered is not None,
     )
 
 

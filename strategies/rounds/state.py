@@ -84,7 +84,9 @@ class Came:
 class Traits:
     """What a method needs, and what it has."""
 
-    every_site: bool = False  # a round takes an upload from each site
+    every_site: bool = (
+        False  # a round takes an upload from each site, but for those that fail in all attempts
+    )
     single_uploads: bool = (
         False  # the step sees each upload, so S of them are in memory, and no secure sum will do
     )

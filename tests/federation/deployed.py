@@ -112,10 +112,14 @@ class Deployment:
         command = [sys.executable, "-m", "fedbayes.cli", *words]
         return Running(command, self.folder, self.folder / f"{log}.log", self.environment | environment)
 
-    def start_coordinator(self, *more: str) -> Running:
+    def launch_coordinator(self, *more: str) -> Running:
+        """Start it and do not wait for it."""
         words = ("coordinator", "keys/coordinator", "--listen", self.fleet, "--control", self.control, *more)
         self.running["coordinator"] = self.command(*words, log="coordinator")
-        self.running["coordinator"].hears("may take part")
+        return self.running["coordinator"]
+
+    def start_coordinator(self, *more: str) -> Running:
+        self.launch_coordinator(*more).hears("may take part")
         return self.running["coordinator"]
 
     def asks(self, *words: str) -> str:

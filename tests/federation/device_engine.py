@@ -3,8 +3,9 @@
     python device_engine.py FOLDER '{"name": {"method": …}, …}' [BREAK]
 
 Workers are copies of this process, so what is changed here is changed in them. For each run: whether its figures are
-those of workers on the CPU, its warnings, and whether every worker has computed on the device. With BREAK, the
-clients' data is left on the CPU: every run must fail.
+those of workers on the CPU, its warnings, whether every worker has computed on the device, and whether states stayed
+there: a worker that has served a client's latest message never reads its state from the disk. With BREAK, the clients'
+data is left on the CPU: every run must fail.
 """
 
 import json
@@ -19,7 +20,7 @@ from flwr.app import Message
 from harness import SMALL, Outcome
 from rich.console import Console
 
-from client_app import method, site
+from client_app import method, site, store
 from fedbayes.cli.progress import RunProgress
 from fedbayes.launch.engine import worker
 from fedbayes.launch.engine.embedded import Embedded
@@ -29,7 +30,7 @@ from fedbayes.launch.simulate import conduct
 from server_app.events import parse
 
 CLIENTS = 3
-answer_as_ever = worker.answer
+answer_as_ever, read_as_ever = worker.answer, store.read
 
 
 def answer(message: Message, clients: int) -> Message:
@@ -37,15 +38,43 @@ def answer(message: Message, clients: int) -> Message:
     with strict_device.StrictMode():
         reply = answer_as_ever(message, clients)
     if strict_device.crossings:
-        (Path(os.environ["MET"]) / str(os.getpid())).touch()
+        note("met", "-")
+    if message.metadata.message_type != "query.hello":
+        note("served", str(message.metadata.dst_node_id - worker.FIRST_NODE))
     return reply
+
+
+def read(path: Path) -> Any:
+    tags, tensors = read_as_ever(path)
+    if tensors:  # FedAvg's hold nothing
+        note("read", path.parent.name)
+    return tags, tensors
+
+
+def note(what: str, client: str) -> None:
+    """A line of all workers' diary, in which those of one client are in their order."""
+    with Path(os.environ["DIARY"]).open("a") as file:
+        file.write(f"{what} {client} {os.getpid()}\n")
+
+
+def stayed(diary: list[list[str]]) -> bool:
+    """Whether a state was read only by workers that had not served its client's latest message, and some stayed."""
+    latest: dict[str, str] = {}
+    again = needless = 0
+    for what, client, process in diary:
+        same = latest.get(client) == process
+        needless += what == "read" and same
+        if what == "served":
+            again, latest[client] = again + same, process
+    return again > 0 and not needless
 
 
 def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> tuple[Outcome, str]:
     """The run, and the error that it ended with."""
     method.stream = strict_device.stream
     site.find_device = lambda wanted: device
-    worker.answer = answer if device == strict_device.DEVICE else answer_as_ever
+    strict = device == strict_device.DEVICE
+    worker.answer, store.read = (answer, read) if strict else (answer_as_ever, read_as_ever)
     places = {"out-dir": str(folder / device.type), "run-name": name, "rounds": 2}
     plan = plan_run(SMALL | places | words, CLIENTS)
     ended = conduct(plan, Embedded(plan), RunProgress(Console(quiet=True), name))
@@ -59,18 +88,21 @@ def main() -> None:
         site._moved = lambda data, device: data
     found: dict[str, Any] = {}
     for name, words in cases.items():
-        met = folder / "met" / name
-        met.mkdir(parents=True)
-        os.environ["MET"] = str(met)
+        diary = folder / f"diary of {name}"
+        diary.touch()
+        os.environ["DIARY"] = str(diary)
         strict, error = run(name, folder, strict_device.DEVICE, words)
         if error:
             found[name] = {"error": error}
             continue
+        lines = [line.split() for line in diary.read_text().splitlines()]
         plain, _ = run(name, folder, torch.device("cpu"), words)
         found[name] = {
             "same": strict.metrics == plain.metrics and len(strict.rows) == 3,
             "warnings": strict.said("warning"),
-            "all on it": len(list(met.iterdir())) == min(cpus(), CLIENTS),
+            "all on it": len({process for what, _, process in lines if what == "met"})
+            == min(cpus(), CLIENTS),
+            "stayed": stayed(lines),
         }
     print(json.dumps(found))
 

@@ -2,11 +2,14 @@
 
     python device_runs.py FOLDER '{"name": {"method": …}, …}' [BREAK]
 
-With BREAK, the clients' data is left on the CPU: every run must fail.
+And for which operations the device and its host wait for each other once more, when the latest client's round is
+repeated with more steps. With BREAK, the clients' data is left on the CPU: every run must fail.
 """
 
 import json
 import sys
+from collections import Counter
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,50 @@ def read(path: Path, original: Any = store.read) -> Any:
 
 store.read = read
 
+# Of each kind of step that a method takes in its rounds, few and more.
+FEW, MORE = (
+    {
+        **dict.fromkeys(("local-steps", "pfedvem.head-steps", "pfedgp.inner-steps", "pfedme.personal-steps"), steps),
+        **{f"fedpa.{key}": steps for key in ("burn-in", "samples", "sample-steps")},
+    }
+    for steps in (2, 4)
+)  # fmt: skip
+
+
+class Latest:
+    """The latest round of a client, as its method was asked for it."""
+
+    def __init__(self, name: str) -> None:
+        self.kind = method.load(name)
+        self.call: tuple[method.ClientMethod, Any] | None = None
+
+    def __enter__(self) -> "Latest":
+        self.train = self.kind.train
+
+        @wraps(self.train)
+        def train(one: method.ClientMethod, *arguments: Any) -> Any:
+            self.call = one, arguments
+            return self.train(one, *arguments)
+
+        self.kind.train = train  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kind.train = self.train  # type: ignore[method-assign]
+
+    def waits(self) -> list[str]:
+        """What it waits for in more steps, beside what it waits for in few."""
+        assert self.call
+        one, arguments = self.call
+        met = []
+        for steps in (FEW, MORE):
+            settings = Settings.parse(one.settings.as_config() | steps)
+            again = self.kind(settings, one.network, one.x, one.y, one.site, one.device)
+            strict_device.crossings.clear()
+            self.train(again, *arguments)
+            met.append(Counter(strict_device.crossings))
+        return sorted((met[1] - met[0]).elements())
+
 
 def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> Outcome:
     method.stream = strict_device.stream
@@ -59,7 +106,7 @@ def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) ->
     outcome = Outcome(folder / device.type / name)
     server._report = lambda folder: None  # type: ignore[assignment]
     server.emit = lambda event, **said: outcome.events.append({"event": event, **said})
-    grid = InProcessGrid({}, 3)
+    grid = InProcessGrid({}, 3 if "clients-per-round" in words else 2)
     for context in grid.contexts.values():
         context.run_config = settings.as_config()
     server.run(grid, settings)
@@ -69,7 +116,7 @@ def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) ->
 def adapted(run: Outcome) -> list[float]:
     """A new site's model, trained where `find_device` says, used on the CPU."""
     finished = Finished.open(run.folder, {"rounds": 2})
-    data = load(finished.settings, 1, 3)
+    data = load(finished.settings, 1, 2)
     x, x_test = (((part.cpu() + 1) * 8).to(torch.uint8) for part in (data.x_train, data.x_test))
     *_, last = adapt(finished, x, data.y_train.cpu(), "new")
     probabilities: list[float] = last.personal().predict(x_test).probabilities.flatten().tolist()
@@ -83,15 +130,17 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name, words in cases.items():
         try:
-            with strict_device.StrictMode():
+            with strict_device.StrictMode(), Latest(words.get("method", "pfedbayes")) as latest:
                 reads.clear()
                 strict = run(name, folder, strict_device.DEVICE, words)
                 stayed = not reads
+                waits = latest.waits()
                 there = adapted(strict) if name == ADAPT else []
             plain = run(name, folder, torch.device("cpu"), words)
             here = adapted(plain) if name == ADAPT else []
             same = strict.metrics == plain.metrics and here == there
-            found[name] = {"same": same, "warnings": strict.said("warning"), "stayed": stayed}
+            warnings = strict.said("warning")
+            found[name] = {"same": same, "warnings": warnings, "stayed": stayed, "waits": waits}
         except Exception as error:
             found[name] = {"error": str(error)}
     print(json.dumps(found))

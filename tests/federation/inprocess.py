@@ -22,6 +22,8 @@ Interfere = Callable[[int, Message, Message], Message | None]
 
 
 class InProcessGrid(Grid):
+    NODES = range(1000, 8000, 7)  # the nodes' numbers
+
     def __init__(
         self,
         config: dict[str, Any],
@@ -36,8 +38,8 @@ class InProcessGrid(Grid):
         self.order = random.Random(shuffle) if shuffle is not None else None
         configs = node_configs or [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
         self.contexts = {
-            1000 + 7 * i: Context(1, 1000 + 7 * i, node_config, RecordDict(), config)
-            for i, node_config in enumerate(configs)
+            node: Context(1, node, node_config, RecordDict(), config)
+            for node, node_config in zip(self.NODES, configs, strict=False)
         }
         self.offline: set[int] = set()
         self.sent: list[Message] = []

@@ -17,10 +17,17 @@ from fedbayes.protocol import streams
 _setup_privateuseone_for_python_backend("npux")
 DEVICE = torch.device("npux", 0)
 COPIES = {"_to_copy", "copy_", "copy"}
-INDEXING = {"index", "index_put_", "index_put"}  # a GPU takes indices from the CPU
+INDEXING = {"index", "index_put_", "index_put"}  # a GPU takes indices from the CPU, for which they cross
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2"}
+VIEWS = {  # which no kernel is launched for
+    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "empty", "empty_like",
+    "empty_strided", "expand", "lift_fresh", "movedim", "new_empty", "new_empty_strided", "permute", "reshape",
+    "select", "slice", "split", "split_with_sizes", "squeeze", "t", "tensor_split", "transpose", "unbind", "unsqueeze",
+    "view",
+}  # fmt: skip
 _seeds: set[int] = set()  # of the generators of this device
 crossings: list[str] = []  # operations for which a GPU and its host wait for each other, in their order
+launches: list[str] = []  # operations that are a kernel on a GPU, in their order
 
 
 class Generator(torch.Generator):
@@ -59,6 +66,7 @@ class StrictTensor(torch.Tensor):
         return f"StrictTensor({self.raw})"
 
     def tolist(self) -> Any:
+        crossings.append("tolist")
         return self.raw.tolist()
 
     @classmethod
@@ -87,8 +95,12 @@ def _dispatch(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     out = function(*raw_args, **raw_kwargs)
     leaves = wanted == "cpu" or (name == "copy_" and not isinstance(args[0], StrictTensor))
     foreign = any(isinstance(one, torch.Tensor) and not isinstance(one, StrictTensor) for one in flat)
-    if (ours and (leaves or name in WAITS)) or (name in COPIES and foreign and (ours or wanted == "npux")):
-        crossings.append(name)
+    arrives = name in COPIES | INDEXING and foreign and (ours or wanted == "npux")
+    masks = name in INDEXING and any(one.dtype in (torch.bool, torch.uint8) for one in _indices(args))
+    if arrives or (ours and (leaves or masks or name in WAITS)):
+        crossings.append(f"{name}, to it" if arrives else name)
+    if (ours or wanted == "npux") and name not in VIEWS:
+        launches.append(name)
     if name == "_local_scalar_dense" or leaves or not (ours or wanted == "npux"):
         return out
     known = {id(one.raw): one for one in ours}  # an operation in place gives its own tensor back
@@ -99,6 +111,11 @@ def _dispatch(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         return known[id(one)] if id(one) in known else StrictTensor(one)
 
     return _each(out, wrapped)
+
+
+def _indices(args: Any) -> list[torch.Tensor]:
+    """Of an indexing operation; a mask among them has to be counted before its result has a size."""
+    return [one for one in args[1] if isinstance(one, torch.Tensor)]
 
 
 def _raw(one: Any) -> Any:

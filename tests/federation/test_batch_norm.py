@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr.app import Message
 from harness import SMALL, Outcome
 from inprocess import InProcessGrid, sites
+from safetensors.torch import load_file
 from torch import nn
 
 from bayes_core.flat import flat_statistics, named_statistics, statistics_of
@@ -175,3 +177,50 @@ def test_a_state_keeps_them_apart() -> None:
 def test_networks_without_them_send_nothing_more(federate: Federate) -> None:
     run = federate(grid=InProcessGrid({}, 3), rounds=1)
     assert set(run.tensors) == {"w"}
+
+
+def test_runs_that_take_turns_in_one_process_share_nothing(federate: Federate, tmp_path: Path) -> None:
+    """As at a site with a GPU, whose process takes the next message of any run; here all sites are in one.
+
+    Others begin and end between two messages of a round: of the same settings under another name, of another method and
+    seed. The network with its statistics, which the process keeps, is theirs in turn.
+    """
+    words = WORDS | {"size": "5+5", "rounds": 3, "eval_every": 1} | METHODS["pfedbayes"]
+    others = {"same": {}, "other": {"seed": 7, "zeta": 3.0}, "plain": {"method": "fedavg", "seed": 7}}
+
+    def run(name: str, grid: InProcessGrid) -> Outcome:
+        return federate(name, grid=grid, **words | others.get(name.partition("-")[0], {}))
+
+    alone = {}
+    for name in ("one", *others):
+        forget()
+        alone[name] = run(f"{name}-alone", sites(tmp_path / "alone", 3))
+    forget()
+    together = {}
+    grid = sites(tmp_path / "together", 3)
+
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        exchange = message.content.config_records.get("exchange")
+        for name, at in zip(others, (1, 2, 3), strict=True):
+            if number == 1 and exchange and exchange["round"] == at and name not in together:
+                together[name] = run(name, sites(tmp_path / "together", 3))
+        return reply
+
+    grid.interfere = interfere
+    together["one"] = run("one", grid)
+    for name, outcome in together.items():
+        assert outcome.metrics == alone[name].metrics
+        for tensor, expected in zip(outcome.tensors.values(), alone[name].tensors.values(), strict=True):
+            assert (tensor == expected).all()
+    for number in range(3):
+        kept = {
+            name: load_file(
+                tmp_path / "together" / f"disk-{number}" / name / f"site-{number}" / "personal.safetensors"
+            )
+            for name in together
+        }
+        for name, tensors in kept.items():
+            folder = tmp_path / "alone" / f"disk-{number}" / f"{name}-alone" / f"site-{number}"
+            expected = load_file(folder / "personal.safetensors")
+            assert tensors.keys() == expected.keys()
+            assert all((tensors[key] == expected[key]).all() for key in tensors)

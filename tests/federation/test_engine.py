@@ -1,26 +1,33 @@
 """The embedded engine: the figures of every other federation, whoever is killed on the way, and nothing left behind."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from flwr.app import Error, Message
 from harness import SMALL, Outcome
+from inprocess import InProcessGrid, sites
 from rich.console import Console
 
+import strategies
 from client_app.site import forget
 from fedbayes.cli.progress import RunProgress
 from fedbayes.launch.app_bundle import methods
+from fedbayes.launch.engine import worker
 from fedbayes.launch.engine.embedded import Embedded
 from fedbayes.launch.plan import plan_resume, plan_run
 from fedbayes.launch.simulate import Ended, conduct
+from fedbayes.protocol.messages import EXCHANGE, ROUND
 from server_app.stored import read_rows
 
 Federate = Callable[..., Outcome]
@@ -31,22 +38,22 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def embed(tmp_path: Path) -> Run:
     """embed(name, clients=4, copy=…, copies=…, **settings) runs one from this process, as the command does."""
+    return partial(_embed, tmp_path)
 
-    def run(
-        name: str = "run", clients: int = 4, resume: bool = False, **settings: Any
-    ) -> tuple[Outcome, Ended]:
-        how = {key: settings.pop(key) for key in ("copy", "copies") if key in settings}
-        words = {key.replace("_", "-"): value for key, value in settings.items()}
-        places = {"out-dir": str(tmp_path / "out"), "run-name": name}
-        plan = (
-            plan_resume(name, words | {"out-dir": places["out-dir"]}, None)
-            if resume
-            else plan_run(SMALL | places | words, clients)
-        )
-        display = RunProgress(Console(width=100, quiet=True), name)
-        return Outcome(plan.folder), conduct(plan, Embedded(plan, **how), display)
 
-    return run
+def _embed(
+    folder: Path, name: str = "run", clients: int = 4, resume: bool = False, **settings: Any
+) -> tuple[Outcome, Ended]:
+    how = {key: settings.pop(key) for key in ("copy", "copies") if key in settings}
+    words = {key.replace("_", "-"): value for key, value in settings.items()}
+    places = {"out-dir": str(folder / "runs"), "run-name": name}
+    plan = (
+        plan_resume(name, words | {"out-dir": places["out-dir"]}, None)
+        if resume
+        else plan_run(SMALL | places | words, clients)
+    )
+    display = RunProgress(Console(width=100, quiet=True), name)
+    return Outcome(plan.folder), conduct(plan, Embedded(plan, **how), display)
 
 
 @pytest.fixture
@@ -82,11 +89,15 @@ def test_the_same_figures(federate: Federate, embed: Run, settings: dict[str, An
 
 
 @pytest.mark.parametrize("method", methods())
-def test_every_method_has_the_same_figures(federate: Federate, embed: Run, method: str) -> None:
+def test_every_method_has_the_figures_of_real_sites(
+    federate: Federate, embed: Run, tmp_path: Path, method: str
+) -> None:
+    """In this process, each with a name and a disk of its own; they tell their label counts, which BNFed uses."""
+    far = sites(tmp_path / "far", 3, **{"share-labels": True})
     settings = {"method": method, "clients": 3, "rounds": 2, "local_steps": 2, "eval_every": 1}
     run, ended = embed(**settings)
     assert (ended.status, run.state) == (0, "finished")
-    here = federate("here", **settings)
+    here = federate("here", grid=far, **settings)
     assert run.metrics == here.metrics and set(run.tensors) == set(here.tensors)
     assert all(torch.equal(run.tensors[name], tensor) for name, tensor in here.tensors.items())
 
@@ -196,8 +207,10 @@ def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 )
 def test_killed_and_resumed_it_ends_like_an_undisturbed_one(
     federate: Federate,
+    embed: Run,
     started: Callable[..., subprocess.Popen[str]],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
 ) -> None:
     first = started("run", rounds=300, **settings)
@@ -206,11 +219,16 @@ def test_killed_and_resumed_it_ends_like_an_undisturbed_one(
     first.communicate()
     assert len(processes) >= 3 and gone(processes), "server, nursery and workers die with the command"
     done = len(read_rows(tmp_path / "runs" / "run" / "rounds.csv"))
-    again = subprocess.run(
-        command("--resume", "run", f"rounds={done + 3}"),
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert again.returncode == 0, again.stdout + again.stderr
+    monkeypatch.chdir(tmp_path)
+    if settings["method"] == "pfedbayes":
+        again = subprocess.run(
+            command("--resume", "run", f"rounds={done + 3}"),
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert again.returncode == 0, again.stdout + again.stderr
+    else:  # the same from this process
+        _, ended = embed("run", resume=True, rounds=done + 3)
+        assert ended.status == 0, ended
     resumed = Outcome(tmp_path / "runs" / "run")
     undisturbed = federate("undisturbed", rounds=done + 3, **settings)
     assert resumed.metrics == undisturbed.metrics and resumed.state == "finished"
@@ -219,6 +237,62 @@ def test_killed_and_resumed_it_ends_like_an_undisturbed_one(
         "checkpoint.safetensors", "clients.csv", "config.json", "evaluations.jsonl", "log.txt", "report.html",
         "rounds.csv",
     }  # fmt: skip
+
+
+def trapped(message: Message) -> bool:
+    """Whether it is client 1's message of round 3, the first time that it is sent."""
+    ours = message.metadata.dst_node_id in (worker.FIRST_NODE + 1, InProcessGrid.NODES[1])
+    due = ours and message.metadata.message_type == "train" and message.content[EXCHANGE][ROUND] == 3
+    trap = Path(os.environ["TRAP"])
+    if not due or not trap.exists():
+        return False
+    trap.unlink()
+    return True
+
+
+class Failing(InProcessGrid):
+    """As if the process that serves a client were killed."""
+
+    def _answer(self, message: Message) -> Message | None:
+        failed = trapped(message)
+        return Message(Error(1, "it was killed"), reply_to=message) if failed else super()._answer(message)
+
+
+@pytest.mark.deployment
+@pytest.mark.parametrize("method", methods())
+def test_a_worker_is_killed_and_then_the_command_whatever_the_method(
+    federate: Federate, tmp_path: Path, trap: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Methods that need every site repeat the round; others go on without the client."""
+    as_ever, settings = worker.answer, {"method": method, "local_steps": 2}
+
+    def answer(message: Message, clients: int) -> Message:
+        if trapped(message):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return as_ever(message, clients)
+
+    monkeypatch.setattr(worker, "answer", answer)  # of the workers, too, which are copies of this process
+    trap.touch()
+    command = multiprocessing.get_context("fork").Process(
+        target=_embed, args=(tmp_path,), kwargs={"rounds": 300, **settings}
+    )
+    command.start()
+    rows, deadline = tmp_path / "runs" / "run" / "rounds.csv", time.monotonic() + 120
+    while len(read_rows(rows)) < 5:
+        assert command.is_alive() and time.monotonic() < deadline
+        time.sleep(0.02)
+    processes = psutil.Process(command.pid).children(recursive=True)
+    command.kill()
+    command.join()
+    assert not trap.exists() and len(processes) >= 3 and gone(processes)
+    done = len(read_rows(rows))
+    resumed, ended = _embed(tmp_path, resume=True, rounds=done + 2)
+    assert (ended.status, resumed.state) == (0, "finished")
+    trap.touch()
+    undisturbed = federate("undisturbed", grid=Failing({}, 4), rounds=done + 2, **settings)
+    assert resumed.metrics == undisturbed.metrics and not trap.exists()
+    again = strategies.load(method).traits.every_site
+    assert [row["clients_failed"] for row in resumed.rows].count("1") == (0 if again else 1)
 
 
 def test_ctrl_c_stops_it_and_says_how_to_go_on(

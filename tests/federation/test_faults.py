@@ -315,3 +315,163 @@ def test_a_site_that_stays_away_is_counted_in_every_round(federate: Federate) ->
     assert [row["clients_failed"] for row in run.rows[2:]] == ["1"] * 3
     told = {row["status"] for row in run.clients if row["site"] == "3" and int(row["round"]) > 1}
     assert told == {"failed: it cannot be reached"}
+
+
+def trained(run: Outcome) -> dict[int, list[str]]:
+    """Who trained in which round."""
+    found: dict[int, list[str]] = {}
+    for row in run.clients:
+        if row["status"] == "ok" and row["round"] != "0":
+            found.setdefault(int(row["round"]), []).append(row["site"])
+    return found
+
+
+def hellos(grid: InProcessGrid, number: int) -> int:
+    """How often this site was greeted."""
+    node = list(grid.contexts)[number]
+    return sum(1 for one in grid.sent if "hello" in one.content and one.metadata.dst_node_id == node)
+
+
+def round_of(message: Message) -> int:
+    exchange = message.content.config_records.get("exchange")
+    return int(exchange["round"]) if exchange else 0  # type: ignore[arg-type]
+
+
+RESTARTED = "the site was started again before it had answered"
+
+
+def test_a_site_killed_during_hello_is_asked_again_after_a_while(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 10 seconds, and then after 20; a warning that says nothing new is not repeated."""
+    clock, grid = Clock(), InProcessGrid({}, 4)
+
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        if number == 0 and round_of(message) in (1, 2, 3, 4):
+            clock.slept += 12
+        if number == 2 and "hello" in message.content and hellos(grid, 2) < 3:
+            return Message(Error(1001, RESTARTED), reply_to=message)
+        return reply
+
+    grid.interfere = interfere
+    monkeypatch.setattr("strategies.rounds.exchange.time", clock)
+    run = federate(grid=grid, rounds=6)
+    assert hellos(grid, 2) == 3
+    assert [t for t, sites in trained(run).items() if "2" in sites] == [4, 5, 6]
+    assert len(run.said("warning")) == 1 and RESTARTED in run.said("warning")[0]
+    config = read_config(run.folder)
+    assert config and "2" in config["sites"]
+
+
+def test_a_start_that_lacks_a_site_that_was_killed_during_hello_waits_for_it(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, grid = Clock(), InProcessGrid({}, 3)
+
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        killed = number == 1 and "hello" in message.content and hellos(grid, 1) == 1
+        return Message(Error(1001, RESTARTED), reply_to=message) if killed else reply
+
+    grid.interfere = interfere
+    monkeypatch.setattr("strategies.rounds.exchange.time", clock)
+    run = federate(grid=grid, rounds=1, min_clients=3)
+    assert trained(run) == {1: ["0", "1", "2"]} and 9.9 < clock.slept < 12
+
+
+def test_a_joiner_that_reads_its_data_for_long_holds_up_no_round_and_is_asked_once(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, grid, kept = Clock(), InProcessGrid({}, 4), list[Message]()
+    grid.offline = {3}
+
+    def interfere(number: int, message: Message, reply: Message) -> Message | None:
+        if number == 0 and round_of(message) == 1:
+            grid.offline = set()
+        if number == 0 and round_of(message) == 4:
+            clock.slept += 400  # far more than wait-timeout, and less than round-timeout
+            grid.replies[kept[0].metadata.reply_to_message_id] = kept[0]
+        if number == 3 and "hello" in message.content:
+            kept.append(reply)
+            return None
+        return reply
+
+    grid.interfere = interfere
+    monkeypatch.setattr("strategies.rounds.exchange.time", clock)
+    run = federate(grid=grid, rounds=6)
+    assert clock.slept < 401, "nobody has waited"
+    assert hellos(grid, 3) == 1
+    assert [t for t, sites in trained(run).items() if "3" in sites] == [5, 6]
+    assert not run.said("warning") and [row["clients_failed"] for row in run.rows[1:]] == ["0"] * 6
+
+
+def test_a_joiner_that_never_answers_is_given_up_and_asked_again_when_it_is_back(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, grid = Clock(), InProcessGrid({}, 4)
+    grid.offline = {3}
+
+    def interfere(number: int, message: Message, reply: Message) -> Message | None:
+        if number == 0 and (at := round_of(message)):
+            grid.offline = {3} if at == 3 else set()
+            clock.slept += 601 if at == 2 else 0  # round-timeout
+        return None if number == 3 and "hello" in message.content and hellos(grid, 3) == 1 else reply
+
+    grid.interfere = interfere
+    monkeypatch.setattr("strategies.rounds.exchange.time", clock)
+    run = federate(grid=grid, rounds=6)
+    assert clock.slept < 602
+    assert hellos(grid, 3) == 2, (
+        "it is back in round 4, and nobody waits until it has been left alone for 10 s"
+    )
+    assert [t for t, sites in trained(run).items() if "3" in sites] == [5, 6]
+    assert "did not answer hello: no answer within 600 s" in run.said("warning")[0]
+
+
+def test_a_joiner_without_whom_there_are_too_few_is_waited_for(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Site 0 goes as site 2 comes, which takes eight seconds to say hello."""
+    clock, grid, kept = Clock(), InProcessGrid({}, 3), list[Message]()
+    grid.offline = {2}
+    sleep = clock.sleep
+
+    def slept(seconds: float) -> None:
+        sleep(seconds)
+        if kept and clock.slept > 8:
+            answer = kept.pop()
+            grid.replies[answer.metadata.reply_to_message_id] = answer
+
+    def interfere(number: int, message: Message, reply: Message) -> Message | None:
+        if number == 1 and round_of(message) == 1:
+            grid.offline = {0}
+        if number == 2 and "hello" in message.content:
+            kept.append(reply)
+            return None
+        return reply
+
+    grid.interfere, clock.sleep = interfere, slept  # type: ignore[method-assign]
+    monkeypatch.setattr("strategies.rounds.exchange.time", clock)
+    run = federate(grid=grid, rounds=3, min_clients=2)
+    assert trained(run)[1] == ["0", "1"] and trained(run)[2] == trained(run)[3] == ["1", "2"]
+    assert 8 < clock.slept < 9
+
+
+def test_a_site_that_comes_under_the_name_of_one_that_is_there_takes_its_place_when_that_is_gone(
+    federate: Federate,
+) -> None:
+    nodes = [{"partition-id": i, "num-partitions": 3} for i in (0, 1, 2, 2)]
+    grid = InProcessGrid({}, 3, node_configs=nodes)
+    grid.offline = {3}
+
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        if number >= 2 and (at := round_of(message)):
+            grid.offline = set() if at < 3 else {2}
+        return reply
+
+    grid.interfere = interfere
+    run = federate(grid=grid, rounds=5)
+    assert all(sites == ["0", "1", "2"] for sites in trained(run).values())
+    assert hellos(grid, 3) == 1
+    assert [text for text in run.said("warning") if "Left out" in text] == [
+        'Left out: Two nodes (1014 and 1021) call themselves site "2".'
+    ]

@@ -191,33 +191,97 @@ def test_forged_measures_are_not_counted(federate: Federate) -> None:
         assert any("a tally gm with impossible numbers" in text for text in run.said("warning"))
 
 
-def test_a_million_test_examples_are_doubted_and_the_mean_over_sites_stays(federate: Federate) -> None:
-    n = 1e6
+def perfect(n: int, of: str = "n_test", kinds: tuple[str, ...] = ("", "_point")) -> Change:
+    """Says in hello that it has so many examples, and that its models are right in all of them."""
+    sums = {"n": [float(n)], "correct": [float(n)]}
+    sums |= {name: [0.0] for name in ("nll", "brier", "entropy", "mutual_information")}
+    bins = {name: [0.0] * 14 + [float(n)] for name in ("bin_n", "bin_confidence", "bin_correct")}
 
     def forge(content: Any) -> None:
         if "hello" in content:
-            content["hello"]["n_test"] = int(n)
-        perfect = {
-            "n": [n],
-            "correct": [n],
-            "nll": [0.0],
-            "brier": [0.0],
-            "entropy": [0.0],
-            "mutual_information": [0.0],
-        }
-        bins = {name: [0.0] * 14 + [n] for name in ("bin_n", "bin_confidence", "bin_correct")}
-        for name in ("pm", "gm", "pm_point", "gm_point"):
+            content["hello"][of] = n
+        for name in (f"{model}{kind}" for model in ("pm", "gm") for kind in kinds):
             if name in content:
-                content[name] = MetricRecord(perfect | bins)
+                content[name] = MetricRecord(sums | bins)
 
+    return forge
+
+
+def forging(change: Change, number: int = 1) -> Callable[..., Message]:
+    def interfere(client: int, message: Message, reply: Message) -> Message:
+        if client == number and reply.has_content():
+            change(reply.content)
+        return reply
+
+    return interfere
+
+
+def pooled(run: Outcome, number: int, column: str = "gm_accuracy", besides: str = "1") -> float:
+    """The figure over all test examples but this site's, by hand."""
+    rows = [
+        row for row in run.clients if row["round"] == str(number) and row["site"] != besides and row[column]
+    ]
+    return sum(int(r["n_test"]) * float(r[column]) for r in rows) / sum(int(r["n_test"]) for r in rows)
+
+
+def test_a_million_test_examples_do_not_count_and_the_mean_over_sites_stays(federate: Federate) -> None:
     calm = federate("calm", rounds=1)
-    run = federate(
-        "run", interfere=lambda k, _, reply: (forge(reply.content) if k == 1 else None, reply)[1], rounds=1
-    )
-    assert float(run.rows[-1]["gm_accuracy"]) > 0.99
-    assert "Site 1 says that it has 1000000 test examples" in run.said("warning")[0]
+    run = federate("run", interfere=forging(perfect(10**6)), rounds=1, report=True)
+    assert float(run.rows[-1]["gm_accuracy"]) == pytest.approx(pooled(calm, 1), abs=1e-5)
+    said = run.said("warning")
+    assert len(said) == 1 and "Site 1 says that it has 1000000 test examples" in said[0]
+    assert "that is not plausible, and the pooled figures are without it" in said[0]
     honest = [float(row["gm_accuracy"]) for row in calm.clients if row["round"] == "1" and row["site"] != "1"]
     assert float(run.rows[-1]["gm_sites_accuracy"]) == pytest.approx((sum(honest) + 1) / 4, abs=1e-5)
+    evidence = json.loads((run.folder / "evaluations.jsonl").read_text().splitlines()[-1])
+    measured = [row for row in calm.clients if row["round"] == "1" and row["site"] != "1"]
+    assert evidence["gm"]["n"] == [sum(float(row["n_test"]) for row in measured)], "the report's, too"
+    assert (calm.tensors["w"] == run.tensors["w"]).all()
+
+
+def test_a_joiner_with_a_billion_test_examples_does_not_count_either(federate: Federate) -> None:
+    grid = InProcessGrid({}, 4)
+    grid.offline = {3}
+    change = forging(perfect(10**9), number=3)
+
+    def interfere(client: int, message: Message, reply: Message) -> Message:
+        if client == 0 and "report" in reply.content:
+            grid.offline = set()
+        return change(client, message, reply)
+
+    grid.interfere = interfere
+    run = federate(grid=grid, rounds=2, eval_every=1)
+    assert {row["site"] for row in run.clients if row["round"] == "2" and row["gm_accuracy"]} == set("0123")
+    assert float(run.rows[-1]["gm_accuracy"]) == pytest.approx(pooled(run, 2, besides="3"), abs=1e-5)
+    assert "Site 3 says that it has 1000000000 test examples" in run.said("warning")[0]
+
+
+def test_a_claim_of_validation_examples_does_not_count_for_early_stopping(federate: Federate) -> None:
+    """It looks at the pooled NLL on validation data, which one site could hold at 0."""
+    words = {"validation_fraction": 0.5, "rounds": 2, "eval_every": 1, "patience": 9}
+    calm = federate("calm", **words)
+    run = federate("run", interfere=forging(perfect(10**6, "n_validation", ("_val",))), **words)
+    assert (
+        "Site 1 says that it has 1000000 validation examples, the others about 10" in run.said("warning")[0]
+    )
+    honest = [float(r["pm_val_nll"]) for r in calm.clients if r["round"] == "2" and r["site"] != "1"]
+    assert float(run.rows[2]["pm_val_nll"]) == pytest.approx(sum(honest) / 3, abs=1e-5)
+    assert [row["pm_accuracy"] for row in run.rows] == [row["pm_accuracy"] for row in calm.rows]
+
+
+def test_a_claim_of_training_examples_does_not_take_over_the_mean(federate: Federate) -> None:
+    def claim(n: int) -> Callable[..., Message]:
+        return liar("hello", hello(n_train=n))
+
+    held = federate("calm", rounds=1, weighting="examples")
+    run = federate("run", interfere=claim(10**9), rounds=1, weighting="examples")
+    assert (
+        "1000000000 training examples, the others about 20: that is not plausible" in run.said("warning")[0]
+    )
+    assert (run.tensors["w"] == held.tensors["w"]).all(), "its uploads count as the others', who have as many"
+    large = federate("large", interfere=claim(20_000), rounds=1, weighting="examples")
+    assert not (large.tensors["w"] == held.tensors["w"]).all(), "a thousand times as many may be honest"
+    assert "they are mostly its own" in large.said("warning")[0]
 
 
 def test_an_upload_that_is_too_large_is_not_unpacked(

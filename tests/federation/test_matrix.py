@@ -32,7 +32,7 @@ HEADLINE = {"classes": "accuracy", "numbers": "rmse"}
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one kind of data: a run of four rounds, and one of two that was resumed to four."""
+    """One method on one kind of data: a run of three rounds, and one of two that was resumed to three."""
 
     method: str
     kind: str
@@ -77,18 +77,18 @@ def cell(
     folder = tmp_path_factory.mktemp("disks")
     settings = {"method": method, "model": "mlp", "eval_every": 1, **DATA[kind]}
     whole = federate_once(
-        f"{method}-{kind}", grid=with_logs(folder / "whole"), rounds=4, report=True, **settings
+        f"{method}-{kind}", grid=with_logs(folder / "whole"), rounds=3, report=True, **settings
     )
     federate_once(f"{method}-{kind}-torn", grid=with_logs(folder / "torn"), rounds=2, **settings)
     again = with_logs(folder / "torn")  # the coordinator and all sites have been started anew
-    resumed = federate_once(f"{method}-{kind}-torn", grid=again, rounds=4, resume=True, **settings)
+    resumed = federate_once(f"{method}-{kind}-torn", grid=again, rounds=3, resume=True, **settings)
     return Cell(method, kind, whole, resumed, folder / "whole")
 
 
 def test_every_site_is_measured_in_every_round_and_none_fails(cell: Cell) -> None:
     run = cell.whole
     assert run.state == "finished" and not run.said("warning")
-    assert [row["round"] for row in run.rows] == ["0", "1", "2", "3", "4"]
+    assert [row["round"] for row in run.rows] == ["0", "1", "2", "3"]
     assert {(row["clients_ok"], row["clients_failed"]) for row in run.rows[1:]} == {("3", "0")}
     for row in run.rows:
         each = [one for one in run.clients if one["round"] == row["round"]]
@@ -113,7 +113,7 @@ def test_the_sites_logs_name_the_same_figures(cell: Cell) -> None:
         lines = (cell.disks / f"disk-{number}" / "site.log").read_text().splitlines()
         measured = [line.split("  ") for line in lines if "after round " in line]
         rows = [one for one in cell.whole.clients if one["site"] == site]
-        assert len(measured) == len(rows) == 5
+        assert len(measured) == len(rows) == 4
         for parts, row in zip(measured, rows, strict=True):
             assert f"after round {row['round']}:" in parts
             for model in cell.models:
@@ -129,7 +129,7 @@ def test_the_store_has_a_card_and_the_model_where_there_is_one(cell: Cell) -> No
         tags, _ = read(folder / "personal.safetensors")
         card = Card.read(tags["card"])
         assert (card.method, card.run, card.site) == (cell.method, cell.whole.folder.name, site)
-        assert tags["round"] == "4" and len(card.classes) == {"classes": 10, "numbers": 0}[cell.kind]
+        assert tags["round"] == "3" and len(card.classes) == {"classes": 10, "numbers": 0}[cell.kind]
         if cell.traits.personal_model:
             assert PersonalModel.load(folder).card == card
         else:

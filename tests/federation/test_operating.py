@@ -26,6 +26,7 @@ SITES = 3
 SETTINGS = {key.replace("-", "_"): value for key, value in SMALL.items()} | {"min_clients": SITES}
 METRICS = free_port()
 BACK = 30.0  # seconds from a network, or a coordinator, that is there again to a site that is
+AWAY = 40.0  # seconds of noise, or of another coordinator in its place
 FLOOD = 100 * 2**20  # bytes
 
 
@@ -132,7 +133,7 @@ def test_a_site_comes_back_when_the_network_does(federation: Relayed) -> None:
     """Its TLS handshakes fail for a while: Flower gives up for good then, and lives on."""
     site = federation.running["site-1"]
     before, given_up = site.said.count("SuperNode ID"), site.said.count("SSL/TLS handshake error")
-    federation.relays[1].cut(40.0, spoil=True)
+    federation.relays[1].cut(AWAY, spoil=True)
     until(lambda: site.said.count("SSL/TLS handshake error") > given_up, "Flower gives up")
     time.sleep(max(0.0, federation.relays[1].left))
     began = time.monotonic()
@@ -227,7 +228,9 @@ def test_another_coordinator_in_its_place_is_outlived(federation: Relayed) -> No
     federation.running["coordinator"].kill()
     try:
         other.start_coordinator()
+        began = time.monotonic()
         until(lambda: told("SSL/TLS handshake error") != given_up, "Flower gives up")
+        time.sleep(max(0.0, AWAY - (time.monotonic() - began)))
     finally:
         other.end()
     federation.start_coordinator("--metrics-port", str(METRICS))
@@ -243,14 +246,18 @@ def test_another_coordinator_in_its_place_is_outlived(federation: Relayed) -> No
 
 
 def test_a_coordinator_that_starts_anew_knows_its_sites(federation: Relayed) -> None:
-    """Killed and started again, it needs no database: those who stayed up are there again, and a run works."""
+    """Killed and started again, it needs no database: those who stayed up are there again, and a run works.
+
+    The run is asked for at once, when the coordinator has not even written down where it is to be reached.
+    """
     nodes = {
         one.pid for number in range(SITES) for one in family(federation.running[f"site-{number}"].process)
         if one.name().startswith("flower-super")
     }  # fmt: skip
     federation.running["coordinator"].kill()
-    federation.start_coordinator("--metrics-port", str(METRICS))
-    until(lambda: scraped()["fedbayes_sites_connected"] == SITES, "everybody is back")
-    run = federation.run("anew", **SETTINGS | {"rounds": 1})
+    (federation.folder / "flower" / "config.toml").unlink()
+    federation.launch_coordinator("--metrics-port", str(METRICS))
+    run = federation.run("anew", **SETTINGS | {"rounds": 1, "min_clients": SITES})
     assert run.ends() == 0 and f"{SITES} sites, 0 failed replies" in run.said, run.said
+    assert scraped()["fedbayes_sites_connected"] == SITES, "everybody is back"
     assert all(map(psutil.pid_exists, nodes)), "no SuperNode had to be started again"

@@ -2,10 +2,6 @@
 
 import csv
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +13,6 @@ from client_app.data import check
 from client_app.data.errors import DataError
 from client_app.site import forget
 from fedbayes.cli.command import _status
-from fedbayes.launch.plan import parse_words, plan_run
 from fedbayes.model.find import find_model
 from fedbayes.protocol.settings import Settings, defaults
 
@@ -247,44 +242,3 @@ def write_lines(file: Path, lines: list[str]) -> Path:
     file.parent.mkdir(exist_ok=True)
     file.write_text("\n".join(lines) + "\n")
     return file
-
-
-def test_the_page_on_tables_in_a_shell(tmp_path: Path) -> None:
-    """Its commands with the processes of a run, as a reader types them."""
-    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
-    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        (tmp_path / program.split()[1]).write_text(program)
-    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    script = "\n".join(["set -e", "python make_wards.py", commands, "python without_fedbayes.py"])
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True,
-        timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "['ill', 'well']" in done.stdout and "accuracy" in done.stderr
-    with (tmp_path / "answers.csv").open(newline="") as stream:
-        assert [row["patient"] for row in csv.DictReader(stream)] == [f"bern-{i}" for i in range(10)]
-
-
-def test_the_page_on_tables(
-    federate: Federate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its programs and commands as they stand there, but for the processes of a run."""
-    pytest.importorskip("onnxruntime")
-    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
-    make, use = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    train, *others = re.findall(r"^fedbayes (.*)$", page, re.M)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(make, "make_wards.py", "exec"), {})
-    plan = plan_run(parse_words([*train.split()[1:], f"out-dir={tmp_path}"]), None)
-    given = {key.replace("-", "_"): value for key, value in plan.settings.as_config().items()}
-    federate("wards", clients=plan.clients, **(given | {"local_steps": 5, "run_name": "wards", "rounds": 2}))
-    for command in others:
-        assert _status([*command.split(), f"out-dir={tmp_path}"]) == 0, capsys.readouterr().err
-    assert (tmp_path / "answers.csv").read_text().splitlines()[1].split(",")[1] == "bern-0"
-    found: dict = {}
-    exec(compile(use, "without_fedbayes.py", "exec"), found)
-    personal = find_model("wards/bern", tmp_path)
-    ours = personal.point_probabilities(personal.read("bern-new.csv").x).numpy()
-    assert abs(found["probabilities"] - ours).max() < 1e-5

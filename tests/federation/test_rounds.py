@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr.app import Message
+from flwr.proto.node_pb2 import NodeInfo
 from harness import Outcome
 from inprocess import InProcessGrid
 from safetensors import safe_open
 
 from bayes_core import extrapolate
 from fedbayes.protocol.settings import SettingsError
-from server_app.stored import RunError
+from server_app.stored import RunError, read_config
 from strategies import StrategyError
 from strategies.pfedbayes import PFedBayes
 
@@ -159,7 +161,56 @@ def test_two_sites_of_one_name_stop_the_run(federate: Federate, tmp_path: Path) 
         for i, name in enumerate("aba")
     ]
     with pytest.raises(StrategyError, match=r'Two nodes .* call themselves site "a"'):
-        federate(grid=InProcessGrid({}, 3, node_configs=nodes))
+        federate(grid=InProcessGrid({}, 3, node_configs=nodes), min_clients=2)
+
+
+def named(tmp_path: Path, names: str, keys: dict[int, str] | None = None) -> InProcessGrid:
+    """A grid of sites of these names, and for some of them the name that their key is registered for."""
+    nodes = [
+        {"partition-id": i, "num-partitions": 9, "site-id": name, "state-dir": str(tmp_path / f"{i}")}
+        for i, name in enumerate(names)
+    ]
+    grid = InProcessGrid({}, len(names), node_configs=nodes)
+    infos = [NodeInfo(node_id=node, name=(keys or {}).get(i, "")) for i, node in enumerate(grid.contexts)]
+    grid.get_nodes = lambda: infos  # type: ignore[method-assign]
+    return grid
+
+
+def test_a_stolen_name_leaves_its_claimants_out_where_enough_others_are_there(
+    federate: Federate, tmp_path: Path
+) -> None:
+    run = federate("run", grid=named(tmp_path, "abcda"), min_clients=3)
+    assert run.state == "finished" and {row["site"] for row in run.clients} == set("bcd")
+    assert [text for text in run.said("warning") if "Left out" in text] == [
+        'Left out: Two nodes (1000 and 1028) call themselves site "a".'
+    ]
+    config = read_config(run.folder)
+    assert config and config["left_out"] == ['Two nodes (1000 and 1028) call themselves site "a".'] * 2
+    assert next(one for one in run.events if one["event"] == "finished")["left_out"] == 2
+
+
+def test_of_claimants_the_one_whose_key_is_registered_for_the_name_stays(
+    federate: Federate, tmp_path: Path
+) -> None:
+    run = federate("run", grid=named(tmp_path, "abcda", keys={4: "a"}), rounds=1)
+    assert {row["site"] for row in run.clients} == set("abcd")
+    assert next(one for one in run.events if one["event"] == "finished")["left_out"] == 1
+
+
+def test_of_two_claimants_the_one_that_remains_joins(federate: Federate, tmp_path: Path) -> None:
+    grid = named(tmp_path, "abcda")
+
+    def interfere(number: int, message: Message, reply: Message) -> Message:
+        exchange = message.content.config_records.get("exchange")
+        if exchange and exchange["round"] == 2:
+            grid.offline = {4}
+        return reply
+
+    grid.interfere = interfere
+    run = federate("run", grid=grid)
+    ok = {(row["round"], row["site"]) for row in run.clients if row["status"] == "ok"}
+    assert ("2", "a") not in ok and {("3", "a"), ("4", "a")} < ok
+    assert next(one for one in run.events if one["event"] == "finished")["left_out"] == 1
 
 
 def test_a_site_with_another_model_is_named(federate: Federate) -> None:

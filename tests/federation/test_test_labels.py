@@ -59,7 +59,7 @@ CASES = [
 def test_labels_of_the_test_set_leave_no_trace(
     federate: Federate, monkeypatch: pytest.MonkeyPatch, method: str, kind: str
 ) -> None:
-    words = {"method": method, "model": "mlp", "rounds": 3, "eval_every": 1, **DATA[kind]}
+    words = {"method": method, "model": "mlp", "rounds": 2, "eval_every": 1, **DATA[kind]}
     if kind == "classes":
         words |= {"validation_fraction": 0.25, "temperature_scaling": True}
     honest = federate("honest", clients=3, **words)

@@ -1,12 +1,14 @@
-"""The researcher's tutorial, word by word, in an empty folder; test_tutorial_pages has the other two."""
+"""The researcher's tutorial and the page on tables, word by word; test_tutorial_pages has the other tutorials."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
-from tutorials import sections, words_of
+from tutorials import DOCS, sections, words_of
 
 from fedbayes.cli import command
+from fedbayes.model.find import find_model
 from server_app.stored import read_rows
 
 
@@ -32,6 +34,31 @@ def test_the_researchers_page(
     with (tmp_path / "answers.csv").open(newline="") as stream:
         assert len(list(csv.DictReader(stream))) in (70, 100)
     assert (tmp_path / "exported" / "network.safetensors").exists()
+
+
+def test_the_page_on_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its programs and commands as they stand there, with the processes of a run."""
+    pytest.importorskip("onnxruntime")
+    page = (DOCS / "tables.md").read_text("utf-8")
+    make, use = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(make, "make_wards.py", "exec"), {})
+    for line in commands.splitlines():
+        with pytest.raises(SystemExit) as ended:
+            command.main(words_of(line))
+        assert ended.value.code == 0, (line, capsys.readouterr().err)
+    assert "accuracy" in capsys.readouterr().err
+    with (tmp_path / "answers.csv").open(newline="") as stream:
+        assert [row["patient"] for row in csv.DictReader(stream)] == [f"bern-{i}" for i in range(10)]
+    found: dict = {}
+    exec(compile(use, "without_fedbayes.py", "exec"), found)
+    assert "['ill', 'well']" in capsys.readouterr().out
+    personal = find_model("wards/bern", tmp_path / "runs")
+    ours = personal.point_probabilities(personal.read("bern-new.csv").x).numpy()
+    assert abs(found["probabilities"] - ours).max() < 1e-5
 
 
 @pytest.mark.parametrize("page", ["site", "coordinator"])

@@ -30,6 +30,11 @@ def test_the_examples_are_those_of_the_last_evaluation() -> None:
     ]
     found = examples_of(rows, {"a": {"n_validation": 7}, "b": {"n_validation": 5}, "c": {"n_validation": 9}})
     assert found["accuracy"] == found["coverage"] == 40 and found["val_accuracy"] == 12
-    assert set(examples_of([]).values()) == {0} and examples_of(rows)["val_accuracy"] == 0
+    rows.append({"round": "2", "site": "c", "pm_accuracy": "1.0", "n_test": "1000000"})
+    found = examples_of(
+        rows, {"a": {"n_validation": 7}, "b": {"n_validation": 10**6}, "c": {"n_validation": 9}}
+    )
+    assert found["accuracy"] == 40 and found["val_accuracy"] == 16, "what cannot be is not among the pooled"
+    assert set(examples_of([]).values()) == {0} and examples_of(rows[:3])["val_accuracy"] == 0
     assert with_interval(81 / 263, 263) == "0.3080 (95 %: 0.2553 – 0.3662)"
     assert interval(0.5, 40) == "35.2–64.8\u202f%" and interval(None, 40) == interval(0.5, 0) == "–"

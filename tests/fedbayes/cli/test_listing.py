@@ -11,6 +11,7 @@ from rich.console import Console
 from fedbayes.cli import command
 from fedbayes.cli.listing import list_runs, runs_table
 from fedbayes.launch.run_folder import take_lock
+from server_app.stored import read_config
 
 MakeRun = Callable[..., Path]
 
@@ -41,6 +42,10 @@ def test_runs_with_their_states(make_run: MakeRun, here: Path, capsys: pytest.Ca
     states = {name: run.state for name, run in runs.items()}
     assert states == {"done": "finished", "killed": "interrupted", "busy": "running", "written": "running"}
     assert next(iter(runs)) == "done"  # the oldest first
+    kept = {name: read_config(here / "runs" / name) or {} for name in states}
+    assert {name: config["state"] for name, config in kept.items()} == states, "config.json says so, too"
+    assert "--resume goes on" in kept["killed"]["message"]
+    assert list_runs(here / "runs")[0].state == "finished", "looked at again, nothing changes"
     assert (runs["done"].rounds, runs["done"].personal, runs["done"].global_) == ("3/3", 0.75, 0.5)
     assert (runs["killed"].method, runs["killed"].rounds, runs["killed"].personal) == ("fedavg", "1/3", None)
     table = show(capsys)

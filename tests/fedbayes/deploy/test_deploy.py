@@ -54,8 +54,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     ],
 )  # fmt: skip
 def test_what_cannot_start_is_one_sentence(
-    keys: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+    keys: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    sentence: str,
 ) -> None:
+    monkeypatch.setattr(connections, "PATIENCE", 0.0)
     assert sentence in refused(capsys, *words)
 
 
@@ -257,7 +262,9 @@ def test_a_remote_plan_leaves_folders_and_settings_to_the_coordinator() -> None:
         plan_remote("lan", None, {"method": "nonsense"})
 
 
-def test_a_coordinator_that_was_only_just_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_was_only_just_started_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     absent = {
         "error-message": "Connection to the SuperLink is unavailable. Please check your network connection"
     }
@@ -272,6 +279,18 @@ def test_a_coordinator_that_was_only_just_started_is_waited_for(monkeypatch: pyt
     answers += [{"error-message": "A run cannot be started: no permission"}]
     with pytest.raises(CommandError, match="did not take the run: A run cannot be started"):
         one.start()
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            connections.remember("first", "127.0.0.1:8000", Path("ca.crt"))
+
+    with monkeypatch.context() as patch:
+        patch.setenv("FLWR_HOME", str(tmp_path))
+        patch.setattr(connections.time, "sleep", sleep)
+        connections.wait_for("first")
+    assert len(looks) == 2, "at its first start it has yet to write down where it is"
     answers += [absent]
     monkeypatch.setattr(remote, "PATIENCE", -1.0)
     with pytest.raises(

@@ -1,18 +1,23 @@
 """Certificates that expire: who is told when, and what a renewal leaves as it was."""
 
+import math
 import ssl
+import threading
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from rich.console import Console
 
 from fedbayes.cli.command import main
-from fedbayes.deploy import connections, coordinator, keys, operators, renewal, site
+from fedbayes.deploy import connections, coordinator, keys, operators, remote, renewal, site, supervise
 from fedbayes.deploy.keys import make_keys
 from fedbayes.deploy.site import SiteConfig
 from fedbayes.errors import CommandError
+from fedbayes.launch.plan import plan_remote
 
 
 @pytest.fixture
@@ -94,6 +99,59 @@ def test_who_starts_is_warned_and_with_expired_certificates_refused(
         coordinator.start(folder / "coordinator", "lan", "0.0.0.0:9092", "127.0.0.1:8000", ())
     with pytest.raises(CommandError, match=r"The authority's certificate .* has not held since"):
         site.start(folder / "site-0", "127.0.0.1:1", config, ())
+
+
+def test_a_coordinator_and_a_site_that_run_warn_once_a_day(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = supervise.Site(
+        supervise.Part("SuperNode", ["true"], due=math.inf),
+        None,
+        "127.0.0.1:9",
+        str(folder / "site-0/ca.crt"),
+    )
+    monkeypatch.setattr(supervise, "answers", lambda *_: False)
+    monkeypatch.setattr(renewal, "WARNED", timedelta(days=4000))
+    one._look()
+    assert not capsys.readouterr().out, "at the start it was said already"
+    monkeypatch.setattr(supervise, "DAY", 0.0)
+    one._look()
+    assert capsys.readouterr().out.startswith("Warning: The authority's certificate (")
+    monkeypatch.setattr(supervise, "DAY", 3600.0)
+    one._look()
+    assert not capsys.readouterr().out, "once"
+    (folder / "site-0/ca.crt").write_text("half a")
+    assert renewal.warnings(folder / "site-0") == [], "it is being replaced"
+
+    days: list[float] = []
+    woken = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        days.append(seconds)
+        if len(days) == 3:
+            woken.set()
+            threading.Event().wait()
+
+    monkeypatch.setattr(renewal.time, "sleep", sleep)
+    renewal.keep_warning(folder / "coordinator")
+    assert woken.wait(10)
+    assert days == [86400.0] * 3
+    assert capsys.readouterr().out.count("Warning: The coordinator's certificate (") == 2
+
+
+def test_a_run_on_a_federation_whose_certificate_expires_soon_begins_with_the_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connections.remember("lan", "127.0.0.1:8000", folder / "coordinator/ca.crt")
+    monkeypatch.setattr(
+        remote.Remote, "start", lambda self: (_ for _ in ()).throw(CommandError("Nobody is there."))
+    )
+    words = plan_remote("lan", None, {"rounds": "1"})
+    assert remote.run_on(words, Console(file=StringIO())) == 1
+    assert "Warning" not in capsys.readouterr().out
+    monkeypatch.setattr(renewal, "WARNED", timedelta(days=825))
+    assert remote.run_on(words, Console(file=StringIO())) == 1
+    assert "Warning: The coordinator's certificate (" in capsys.readouterr().out
 
 
 def test_sites_are_shown_with_the_certificate_that_ends_first(
