@@ -5,16 +5,17 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 MOST_STEPS = 5
-EXAMPLES_A_ZETA = 100  # the paper's ζ = 10 at its n = 1000
+EXAMPLES_A_ZETA = 100  # the paper's ζ = 10 at its n = 1000 …
+MOST_ZETA = 10.0  # … and no more of it for more examples
 
 
 def zeta_for(n: int) -> float:
-    """ζ = n/100, where nobody chose one: an example counts the same against the prior, however many there are.
+    """ζ = n/100 and at most 10, where nobody chose one.
 
-    Ω/n is then the mean −log p of an example and KL(q ‖ w)/100, so that the pull towards w does not vanish as n grows,
-    nor drown what few examples say.
+    Ω/n is the mean −log p of an example and KL(q ‖ w)/100, so that the prior does not drown what few examples say. From
+    the paper's 1000 examples on its ζ stays, as in Bayes' rule: what many examples say outweighs the prior.
     """
-    return n / EXAMPLES_A_ZETA
+    return min(n / EXAMPLES_A_ZETA, MOST_ZETA)
 
 
 def steps_for(n: int, batch_size: int) -> int:
