@@ -1,4 +1,4 @@
-"""Recipes, judged on images that no client holds: a cell of the paper's tables with other settings, without its test data.
+"""Recipes, judged on images that no client holds: a cell of the paper's tables with other settings, without its tests.
 
     python experiments/held_out.py mnist/large --data-dir DIR [--rounds 200] [--seed 1] [key=value …]
 
@@ -30,7 +30,13 @@ SHOWN = ("pm_accuracy", "gm_accuracy", "pm_nll", "gm_nll", "pm_ece", "pm_nonzero
 
 
 def shares_of(cell: Cell, data_dir: str, seed: int) -> tuple[Pool, list[Share]]:
-    words = {**defaults(), **cell.words(), **cell.found_in(Path(data_dir)), "data-dir": data_dir, "seed": seed}
+    words = {
+        **defaults(),
+        **cell.words(),
+        **cell.found_in(Path(data_dir)),
+        "data-dir": data_dir,
+        "seed": seed,
+    }
     return _shares(Split.of(Settings.parse(words)), cell.clients)
 
 
@@ -47,7 +53,9 @@ def held_out(pool: Pool, shares: list[Share], seed: int) -> Iterator[tuple[Any, 
         picked = []
         for origin in np.unique(source[share.train]):
             mine = share.train[source[share.train] == origin]
-            most = round(MOST * len(mine) / len(share.train))  # of two data sets as many as it has for training
+            most = round(
+                MOST * len(mine) / len(share.train)
+            )  # of two data sets as many as it has for training
             for label in np.unique(labels[mine]):
                 free = np.flatnonzero(~taken & (labels == label) & (source == origin))
                 picked.append(dice.permutation(free)[:most])
@@ -59,7 +67,9 @@ def held_out(pool: Pool, shares: list[Share], seed: int) -> Iterator[tuple[Any, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("cell", help="mnist/large")
     parser.add_argument("settings", nargs="*", help="key=value")
     parser.add_argument("--data-dir", required=True)
@@ -90,7 +100,12 @@ def main() -> None:
     rows = result.rounds
     rows = rows[rows["pm_accuracy"].notna()] if "pm_accuracy" in rows else rows
     shown = [column for column in ("round", *SHOWN) if column in rows and rows[column].notna().any()]
-    print(options.cell, options.method, given, f"seconds={rows['seconds'].sum() if 'seconds' in rows else 0:.0f}")
+    print(
+        options.cell,
+        options.method,
+        given,
+        f"seconds={rows['seconds'].sum() if 'seconds' in rows else 0:.0f}",
+    )
     print(rows[shown].to_string(index=False, float_format=lambda value: f"{value:.4f}"), flush=True)
 
 

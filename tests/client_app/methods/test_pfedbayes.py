@@ -9,7 +9,8 @@ from fedbayes.protocol.settings import Settings, defaults
 
 
 @pytest.mark.parametrize(
-    ("zeta", "n", "is_"), [("auto", 250, 2.5), ("auto", 40, 0.4), ("auto", 4500, 10.0), ("3", 250, 3.0), (0, 40, 0.0)]
+    ("zeta", "n", "is_"),
+    [("auto", 250, 2.5), ("auto", 40, 0.4), ("auto", 4500, 10.0), ("3", 250, 3.0), (0, 40, 0.0)],
 )
 def test_zeta_grows_with_the_examples_unless_it_is_given(zeta: object, n: int, is_: float) -> None:
     settings = Settings.parse(defaults() | {"zeta": zeta})
