@@ -251,7 +251,7 @@ class Loop:
 
     def _receive(self, grid: Grid, number: int, sampled: Sequence[str]) -> Came:
         """Take the uploads in as they arrive; who failed, and what sites note, is known at the end."""
-        sites, wanted, weights = self.roster.sites, set(sampled), self.roster.weights()
+        sites, wanted, weights = self.roster.sites, set(sampled), self.roster.weights
         intake = Intake(self.method, self.state, self.codec, self.stages, number, len(sampled), sites)
         unusable: dict[str, str] = {}
         for site, reply in self.exchange.read(self.exchange.conduct(grid)):

@@ -100,6 +100,7 @@ class Roster:
             None
         )  # hears of those who come while a run is under way
         self.online: list[str] = []
+        self.weights: dict[str, int] = {}  # what each site's training examples weigh
         self.known: set[int] = (
             set()
         )  # the nodes that were there at the last refresh, where all of them are settled
@@ -147,10 +148,6 @@ class Roster:
         """The sites that do not count in pooled figures, since they claim more examples than can be."""
         return frozenset(beyond(self._sizes(of), IMPLAUSIBLE))
 
-    def weights(self) -> dict[str, int]:
-        """What each site's training examples weigh."""
-        return counted(self._sizes("n_train"))
-
     def _sizes(self, of: str) -> dict[str, int]:
         return {name: getattr(site, of) for name, site in self.sites.items()}
 
@@ -188,6 +185,7 @@ class Roster:
             if len(self.online) >= need or not self._greetings.awaited or now() > limit:
                 break
             pause(POLL)
+        self.weights = counted(self._sizes("n_train"))
         settled = {site.node for site in self.sites.values()}
         self.known = nodes if nodes <= settled or is_simulation(self._grid) else set()
 
