@@ -327,8 +327,8 @@ class Settings(BaseModel):
         return None if self.noise == "learned" else float(self.noise)
 
     def rate_share(self, server_round: int) -> float:
-        """Of the learning rates, what is left in this round: they fall in a line over the second half of the run."""
-        late = max(0.0, 2 * server_round / self.rounds - 1)
+        """Of the learning rates, what is left in this round: they fall in a line over its last quarter."""
+        late = max(0.0, 4 * server_round / self.rounds - 3)
         return 1 - (1 - self.lr_end) * min(1.0, late)
 
     @property

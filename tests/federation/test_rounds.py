@@ -236,11 +236,10 @@ def test_data_errors_reach_the_user_in_words(federate: Federate) -> None:
 
 
 def test_rates_fall_at_the_clients(federate: Federate) -> None:
-    """Steps of nearly no length at the end; the first half of a run knows nothing of it."""
+    """A step of nearly no length in the last of four rounds; those before know nothing of it."""
     usual = federate("usual", method="fedavg", optimizer="sgd", lr_global=0.1, eval_every=1)
     falling = federate("falling", method="fedavg", optimizer="sgd", lr_global=0.1, eval_every=1, lr_end=1e-6)
     losses = [[float(row["gm_nll"]) for row in run.rows] for run in (usual, falling)]
-    assert losses[0][:3] == losses[1][:3], "rounds 0 to 2 of 4"
-    assert losses[0][3] < losses[1][3] < losses[1][2], "half a step's length"
+    assert losses[0][:4] == losses[1][:4]
     assert losses[1][4] == pytest.approx(losses[1][3], abs=2e-6)
     assert losses[0][4] < losses[0][3] - 1e-3

@@ -1,4 +1,4 @@
-"""`lr-end`: over the second half of a run the learning rates fall to a share of themselves."""
+"""`lr-end`: over the last quarter of a run the learning rates fall to a share of themselves."""
 
 import pytest
 import torch
@@ -18,10 +18,12 @@ def settings(**words: object) -> Settings:
     return Settings.parse(defaults() | {key.replace("_", "-"): value for key, value in words.items()})
 
 
-def test_rates_fall_in_a_line_over_the_second_half() -> None:
-    run = settings(rounds=4, lr_end=0.2)
-    assert [run.rate_share(number) for number in range(6)] == pytest.approx([1, 1, 1, 0.6, 0.2, 0.2])
-    assert {settings(rounds=4).rate_share(number) for number in range(6)} == {1}
+def test_rates_fall_in_a_line_over_the_last_quarter() -> None:
+    run = settings(rounds=8, lr_end=0.2)
+    assert [run.rate_share(number) for number in range(10)] == pytest.approx(
+        [1, 1, 1, 1, 1, 1, 1, 0.6, 0.2, 0.2]
+    )
+    assert {settings(rounds=8).rate_share(number) for number in range(10)} == {1}
 
 
 def test_only_a_share_above_0_is_taken() -> None:
