@@ -115,7 +115,8 @@ class Soak:
             time.sleep(AGAIN)
             self.run = self.federation.resume(RUN)
         now = time.monotonic()
-        return now < self.until or (self.saved() < self.least and now < self.latest)
+        # a round's row is written with the next exchange
+        return now < self.until or (self.saved() <= self.least and now < self.latest)
 
     def saved(self) -> int:
         """Rounds; the last that were seen while the folder cannot be read."""
