@@ -149,7 +149,7 @@ class ClientMethod(ABC):
 
     def in_round(self, server_round: int) -> Self:
         """The same with the learning rates of that round (`lr-end`)."""
-        share = self.settings.rate_share(server_round)
+        share = self.settings.rate_share(server_round, len(self.x))
         if share == 1:
             return self
         late = copy(self)

@@ -83,6 +83,7 @@ def kebab(name: str) -> str:
 Count = Annotated[int, takes("a whole number of at least 1", ge=1, le=2**53)]
 Natural = Annotated[int, takes("a whole number of at least 0", ge=0, le=2**53)]
 Positive = Annotated[float, takes("a number above 0", gt=0, allow_inf_nan=False)]
+FEW, LEAST_RATE = 250, 0.25  # lr-end=auto: 1 for few examples, a quarter for 1000 and more
 FALLS = "falls"  # marks the learning rates that `lr-end` is about
 Rate = Annotated[float, takes("a number above 0", gt=0, allow_inf_nan=False), FALLS]
 NonNegative = Annotated[float, takes("a number of at least 0", ge=0, allow_inf_nan=False)]
@@ -161,7 +162,10 @@ class Settings(BaseModel):
     augment: Annotated[Literal["none", "flip-crop"], takes("none or flip-crop")]
     optimizer: Annotated[Literal["adam", "sgd"], takes("adam or sgd")]
     lr_global: Rate
-    lr_end: Annotated[float, takes("a number above 0 and at most 1 (rates stay)", gt=0, le=1)]
+    lr_end: Annotated[
+        Literal["auto"] | Annotated[float, Field(gt=0, le=1)],
+        takes("auto or a number above 0 and at most 1 (rates stay)"),
+    ]
     adam_beta2: Annotated[float, takes("a number above 0 and below 1", gt=0, lt=1)]
 
     buffers: Annotated[Literal["shared", "local"], takes("shared or local")]
@@ -326,10 +330,15 @@ class Settings(BaseModel):
             return "input"
         return None if self.noise == "learned" else float(self.noise)
 
-    def rate_share(self, server_round: int) -> float:
-        """Of the learning rates, what is left in this round: they fall in a line over its last quarter."""
+    def rate_share(self, server_round: int, n: int) -> float:
+        """Of the learning rates of a client with n examples, what is left in this round.
+
+        They fall in a line over the last quarter of the run, with `auto` where there are more than a few hundred: the
+        noise of batches is all that keeps little data from following the prior.
+        """
+        end = max(LEAST_RATE, min(1.0, FEW / max(n, 1))) if self.lr_end == "auto" else self.lr_end
         late = max(0.0, 4 * server_round / self.rounds - 3)
-        return 1 - (1 - self.lr_end) * min(1.0, late)
+        return 1 - (1 - end) * min(1.0, late)
 
     @property
     def dp_scales(self) -> tuple[float, float, float]:

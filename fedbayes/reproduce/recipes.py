@@ -21,14 +21,14 @@ class Recipe:
     vgg: str = ""  # CIFAR-10 and SVHN
 
 
-RULES = "zeta=auto personal-steps=auto"
+RULES = "zeta=auto personal-steps=auto lr-end=auto"
 
 # fmt: off
 RECIPES = {  # one line a method
     # the paper's own methods
-    "pfedbayes": Recipe(dnn=f"{RULES} prior-decay=0.003 lr-end=0.25", vgg="zeta=3 rho-init=-4"),
-    "sfedbayes": Recipe(dnn=f"{RULES} prior-decay=0.003 lr-end=0.25", vgg="zeta=3 rho-init=-4"),
-    "cfedbayes": Recipe(dnn=f"{RULES} prior-decay=0.003 lr-end=0.25", vgg="zeta=3 rho-init=-4"),
+    "pfedbayes": Recipe(dnn=f"{RULES} prior-decay=0.003", vgg="zeta=3 rho-init=-4"),
+    "sfedbayes": Recipe(dnn=f"{RULES} prior-decay=0.003", vgg="zeta=3 rho-init=-4"),
+    "cfedbayes": Recipe(dnn=f"{RULES} prior-decay=0.003", vgg="zeta=3 rho-init=-4"),
     # the methods that it compares them with
     "fedavg": Recipe(dnn="optimizer=sgd lr-global=0.1", vgg="optimizer=adam lr-global=0.001"),
     "fedprox": Recipe(dnn="optimizer=sgd lr-global=0.1 proximal=0.001", vgg="optimizer=adam proximal=0.001"),

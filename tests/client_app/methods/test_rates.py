@@ -20,15 +20,22 @@ def settings(**words: object) -> Settings:
 
 def test_rates_fall_in_a_line_over_the_last_quarter() -> None:
     run = settings(rounds=8, lr_end=0.2)
-    assert [run.rate_share(number) for number in range(10)] == pytest.approx(
+    assert [run.rate_share(number, 100) for number in range(10)] == pytest.approx(
         [1, 1, 1, 1, 1, 1, 1, 0.6, 0.2, 0.2]
     )
-    assert {settings(rounds=8).rate_share(number) for number in range(10)} == {1}
+    assert {settings(rounds=8).rate_share(number, 100) for number in range(10)} == {1}
+
+
+def test_few_examples_keep_their_rates() -> None:
+    run = settings(rounds=8, lr_end="auto")
+    found = [run.rate_share(8, n) for n in (0, 50, 250, 500, 1000, 4500)]
+    assert found == pytest.approx([1, 1, 1, 0.5, 0.25, 0.25])
+    assert run.rate_share(6, 4500) == 1
 
 
 def test_only_a_share_above_0_is_taken() -> None:
     for wrong in (0, -1, 1.5, "x"):
-        with pytest.raises(SettingsError, match='"lr-end" takes a number above 0 and at most 1'):
+        with pytest.raises(SettingsError, match='"lr-end" takes auto or a number above 0 and at most 1'):
             settings(lr_end=wrong)
 
 
