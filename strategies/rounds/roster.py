@@ -98,9 +98,10 @@ class Roster:
             now = time.monotonic()
             if nodes != seen:
                 seen, changed = nodes, now
-            if len(nodes) >= need and (now - changed >= SETTLE or isinstance(self._grid, Nearby)):
+            settled = now - changed >= SETTLE or isinstance(self._grid, Nearby)
+            if len(nodes) >= need and (settled or (now - start > limit and not is_simulation(self._grid))):
                 break
-            if now - start > limit:
+            if now - start > limit and len(nodes) < need:
                 raise StrategyError(
                     f"Only {len(nodes)} of at least {need} clients connected within {limit:g} s."
                 )
