@@ -5,6 +5,7 @@ leaves no trace, not even in the last bit.
 """
 
 import math
+from threading import Lock
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from bayes_core.fast.moments import GRIDS, HELD, LEAST, ROUNDING, STEPS
 from bayes_core.fast.softplus import inverse_softplus, softplus
 from bayes_core.server.blocks import blocks, in_threads
 
+SPARE, KEPT = 2, 2**24  # places for held uploads that are kept for the next round, of at most so many bytes
 OFF = 1e-12  # no λ counts as less, so that the sums of λ·σ² keep their digits
 
 
@@ -36,12 +38,14 @@ class Moments:
         # on as many grids as λ·σ² is small, one for each kind of term; numpy's zeros take no memory until they are used
         self.totals = torch.from_numpy(np.zeros((self.rows + 1, self.rows + 1, self.size)))
         self.totals[1:].zero_()
-        self.held = torch.empty(HELD, self.rows, self.size)
+        self.held: Tensor | None = None  # a place for uploads, while there are any
         self.weights: list[float] = []
         self.waiting: list[float] = []  # weights of those that are held
         self.wide = False  # whether the first grid is in use
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
+        if self.held is None:
+            self.held = _place(self.rows, self.size)
         self.held[len(self.waiting)].copy_(upload)
         self.weights.append(weight)
         self.waiting.append(weight)
@@ -54,6 +58,7 @@ class Moments:
 
     def _flush_part(self, begin: int, end: int) -> None:
         kernels = library()
+        assert self.held is not None
         if isinstance(kernels, str):
             self.wide = True
             for block in blocks(end, begin):
@@ -94,6 +99,9 @@ class Moments:
     def result(self) -> Tensor:
         if self.waiting:
             self._flush()
+        if self.held is not None:
+            _keep(self.held)
+            self.held = None
         out = torch.empty(self.origin.shape)
         weight, kernels = math.fsum(self.weights), library()
 
@@ -121,6 +129,24 @@ class Moments:
         out[1] = inverse_softplus(variance.clamp_min_(LEAST).sqrt_().float())
         if fourth:
             out[2] = gates.div_(weight)
+
+
+_spare: list[Tensor] = []  # new memory takes as long as adding to it: the system clears it page by page
+_lock = Lock()
+
+
+def _place(rows: int, size: int) -> Tensor:
+    with _lock:
+        for number, one in enumerate(_spare):
+            if one.shape == (HELD, rows, size):
+                return _spare.pop(number)
+    return torch.empty(HELD, rows, size)
+
+
+def _keep(place: Tensor) -> None:
+    with _lock:
+        if place.nbytes <= KEPT:
+            _spare[:] = [place, *_spare][:SPARE]
 
 
 def value(totals: Tensor) -> Tensor:

@@ -187,6 +187,14 @@ def test_a_run_without_enough_clients_ends_saved(federate: Federate) -> None:
     assert federate(resume=True).metrics == federate("calm").metrics
 
 
+def test_when_the_wait_is_over_it_begins_with_those_who_are_there(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the latest came a moment ago; it was an error: "Only 4 of at least 1 clients connected"."""
+    monkeypatch.setattr("strategies.rounds.roster.SETTLE", 5.0)
+    assert federate(wait_timeout=0.3, rounds=1).rows[1]["clients_ok"] == "4"
+
+
 def test_no_clients_at_all_is_a_bounded_wait(federate: Federate) -> None:
     grid = InProcessGrid({}, 2)
     grid.offline = {0, 1}
