@@ -21,6 +21,7 @@ from mutations import copy_of, in_time, mutate
 
 import client_app.site
 import strategies
+from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.settings import Settings
 from server_app.stored import read_config
 from strategies.rounds.loop import Loop
@@ -85,7 +86,12 @@ class Replay(InProcessGrid):
         for message in messages:
             number = list(self.contexts).index(message.metadata.dst_node_id)
             kind = kind_of(message)
-            content = (self.said if number == HOSTILE else copy_of)(self.recorded[kind][number])
+            content = copy_of(self.recorded[kind][number])
+            if kind == "hello" and "agreed" in message.content["hello"]:  # which a lie may have widened
+                agreed = Agreement.read(str(message.content["hello"]["agreed"]))
+                content["hello"]["classes"] = list(agreed.classes)  # type: ignore[index]
+            if number == HOSTILE:
+                content = self.said(content)
             message.metadata.__dict__["_message_id"] = str(uuid4())
             self.replies[message.metadata.message_id] = Message(content, reply_to=message)
         return [message.metadata.message_id for message in messages]
