@@ -149,9 +149,9 @@ class ClientMethod(ABC):
 
     def in_round(self, server_round: int) -> Self:
         """The same with the learning rates of that round (`lr-end`)."""
-        share = self.settings.rate_share(server_round, len(self.x))
-        if share == 1:
+        if self.settings.lr_end == 1:
             return self
+        share = self.settings.rate_share(server_round, len(self.x))
         late = copy(self)
         late.settings, late.options = with_rates(self.settings, share), with_rates(self.options, share)
         return late
