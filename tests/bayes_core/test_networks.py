@@ -29,7 +29,7 @@ def test_vgg_has_the_papers_size() -> None:
 
 
 def test_vgg_computes_what_the_papers_order_of_layers_does() -> None:
-    network, x = build("vgg", (3, 32, 32), 10), torch.randn(6, 3, 32, 32)
+    network, x = build("vgg", (3, 32, 32), 10).double(), torch.randn(6, 3, 32, 32, dtype=torch.float64)
     layers = [layer for layer in network.children() if not isinstance(layer, (nn.ReLU, nn.MaxPool2d))]
     textbook = nn.Sequential(
         *(part for layer in layers[:5] for part in (layer, nn.ReLU(), nn.MaxPool2d(2))), *layers[5:]
@@ -40,6 +40,17 @@ def test_vgg_computes_what_the_papers_order_of_layers_does() -> None:
         torch.autograd.grad(y.square().sum(), list(network.parameters())) for y in (ours, theirs)
     )
     torch.testing.assert_close(by_ours, by_theirs)
+
+
+def test_vgg_passes_images_on_at_the_size_that_they_come_in() -> None:
+    """With PyTorch's own start they leave the last block a hundred times smaller."""
+    network, x = build("vgg", (3, 32, 32), 10, seed=1), torch.rand(64, 3, 32, 32) * 2 - 1
+    came = float(x.square().mean().sqrt())
+    with torch.no_grad():
+        for layer in network.children():
+            x = layer(x)
+            if isinstance(layer, nn.ReLU):
+                assert 0.2 < float(x.square().mean().sqrt()) / came < 5
 
 
 def test_vgg_takes_larger_images() -> None:
