@@ -16,7 +16,7 @@ from bayes_core import ClientState, Gaussian, Recipe, client_update
 from bayes_core.families import Family
 from bayes_core.flat import buffers_in, flatten
 from bayes_core.inference.plain import settled
-from bayes_core.inference.recipe import zeta_for
+from bayes_core.inference.recipe import risen, zeta_for
 from bayes_core.parts import PLAIN, Beside, bayesian_part, hold, plain_in
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from client_app.method import ClientMethod, Tensors, Trained, statistics_in
@@ -41,6 +41,9 @@ class UpdateOptions(Options):
     personal_steps: Steps
     mc_samples: Count
     zeta: Zeta
+    zeta_start: Annotated[
+        float, takes("a number above 0 and at most 1 (ζ is the same in all rounds)", gt=0, le=1)
+    ]
     lr_personal: Rate
     compile: Annotated[Literal["auto"] | bool, takes("auto, true or false")]
     bayesian: Bayesian
@@ -168,13 +171,14 @@ class PFedBayes(ClientMethod):
     def recipe(self, server_round: int) -> Recipe:
         settings, options, n = self.settings, self.options, len(self.x)
         steps = self.personal_steps(options.personal_steps)
+        zeta = zeta_for(n) if options.zeta == "auto" else options.zeta
         pace = steps**0.5 if options.personal_steps == "auto" else 1.0  # of w, so that it keeps up with q
         return Recipe(
             local_steps=settings.local_steps,
             personal_steps=steps,
             batch_size=settings.batch_size,
             mc_samples=options.mc_samples,
-            zeta=zeta_for(n) if options.zeta == "auto" else options.zeta,
+            zeta=zeta * risen(options.zeta_start, server_round, settings.rounds),
             optimizer=settings.optimizer,
             lr_personal=options.lr_personal,
             lr_global=settings.lr_global * pace,

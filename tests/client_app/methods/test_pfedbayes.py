@@ -1,11 +1,11 @@
-"""ζ where nobody chose one."""
+"""ζ, and how many steps, where nobody chose; ζ that rises."""
 
 import pytest
 import torch
 
 from client_app.methods.pfedbayes import PFedBayes
 from fedbayes.protocol.models import build
-from fedbayes.protocol.settings import Settings, defaults
+from fedbayes.protocol.settings import Settings, SettingsError, defaults
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,20 @@ def test_personal_steps_grow_with_the_examples_and_w_keeps_up(
     )
     recipe = method.recipe(1)
     assert recipe.personal_steps == steps and recipe.lr_global == pytest.approx(0.002 * pace**0.5)
+
+
+def test_zeta_rises_by_one_factor_a_round_to_the_middle_of_the_run() -> None:
+    settings = Settings.parse(defaults() | {"zeta": 16, "zeta-start": 1 / 16, "rounds": 8})
+    network = build("dnn", (1, 4, 4), 2, seed=1)
+    method = PFedBayes(
+        settings, network, torch.zeros(40, 1, 4, 4), torch.zeros(40).long(), "0", torch.device("cpu")
+    )
+    assert [method.recipe(number).zeta for number in (0, 1, 2, 3, 4, 5, 8, 9)] == pytest.approx(
+        [1, 2, 4, 8, 16, 16, 16, 16]
+    )
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "auto"])
+def test_zeta_starts_at_a_share_of_itself(wrong: object) -> None:
+    with pytest.raises(SettingsError, match='"zeta-start" takes a number above 0 and at most 1'):
+        PFedBayes.reads.parse(defaults() | {"zeta-start": wrong})
