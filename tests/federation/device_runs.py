@@ -19,7 +19,7 @@ from harness import SMALL, Outcome
 from inprocess import Clock, InProcessGrid
 
 from bayes_core.predict import gp_tree
-from client_app import method, site, store
+from client_app import calibrate, method, site, store
 from client_app.data import load
 from fedbayes.model import finished as finished_room
 from fedbayes.model.adapt import adapt
@@ -92,7 +92,7 @@ class Latest:
 
 
 def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> Outcome:
-    method.stream = strict_device.stream
+    method.stream = calibrate.stream = strict_device.stream
     site.find_device = finished_room.find_device = lambda wanted: device
     site.forget()
     config = (
@@ -119,6 +119,7 @@ def adapted(run: Outcome) -> list[float]:
     data = load(finished.settings, 1, 2)
     x, x_test = (((part.cpu() + 1) * 8).to(torch.uint8) for part in (data.x_train, data.x_test))
     *_, last = adapt(finished, x, data.y_train.cpu(), "new")
+    strict_device.forget_generators()  # a prediction on the CPU has the stream of one on the device
     probabilities: list[float] = last.personal().predict(x_test).probabilities.flatten().tolist()
     return probabilities
 
