@@ -28,7 +28,7 @@ from fedbayes.protocol.settings import Settings, defaults
 from server_app import app as server
 from strategies.rounds import exchange, roster
 
-ADAPT = "adapt"  # the case after which a new site is adapted, too
+ADAPT = "adapt"  # how cases begin after which a new site is adapted, too
 torch.set_num_threads(1)
 roster.SETTLE = 0.0
 gp_tree.STARTS = 5
@@ -136,9 +136,9 @@ def main() -> None:
                 strict = run(name, folder, strict_device.DEVICE, words)
                 stayed = not reads
                 waits = latest.waits()
-                there = adapted(strict) if name == ADAPT else []
+                there = adapted(strict) if name.startswith(ADAPT) else []
             plain = run(name, folder, torch.device("cpu"), words)
-            here = adapted(plain) if name == ADAPT else []
+            here = adapted(plain) if name.startswith(ADAPT) else []
             same = strict.metrics == plain.metrics and here == there
             warnings = strict.said("warning")
             found[name] = {"same": same, "warnings": warnings, "stayed": stayed, "waits": waits}
