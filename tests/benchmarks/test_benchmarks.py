@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
@@ -102,7 +103,8 @@ def test_without_data_the_others_run_and_a_sentence_says_what_was_left_out(
     monkeypatch.setattr(frame, "ProcessPoolExecutor", Now)
     monkeypatch.setattr(sources, "read_pool", nothing)
     monkeypatch.setattr(bench_server, "run", lambda options: [Measurement("a", 1.0, "ms")])
-    monkeypatch.setattr(bench_engine, "command", lambda engine: Timed(1.0, 2.0, 3.0))
+    monkeypatch.setattr(bench_engine, "command", lambda engine, address: Timed(1.0, 2.0, 3.0))
+    monkeypatch.setattr(bench_engine, "address_for", lambda engine: nullcontext())
     words = ["--only", "server,engine,round,bytes", "--out-dir", str(tmp_path), "--data-dir", "nowhere"]
     monkeypatch.setattr("sys.argv", ["benchmarks", *words])
     assert frame.main() == 0
