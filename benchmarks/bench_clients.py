@@ -6,6 +6,7 @@ largest of these federations on Flower's own engine, for a few rounds.
 
 import statistics
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.measure import Measurement, Options
 from benchmarks.watch import SERVER, WORKER, watch
@@ -41,7 +42,7 @@ def measured(
     options: Options, clients: int, sampled: int, rounds: int, engine: str = EMBEDDED
 ) -> list[Measurement]:
     """The first quarter of the rounds against the last one."""
-    words = {"layout": "iid", "size": "5+2", "clients_per_round": sampled}
+    words: dict[str, Any] = {"layout": "iid", "size": "5+2", "clients_per_round": sampled}
     watched = watch(options, clients, rounds, engine, **words)
     quarter = rounds // 4
     times = watched.round_times()

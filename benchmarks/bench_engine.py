@@ -1,8 +1,9 @@
-"""The two engines: from the command to the first row and from the last to the end, and rounds without any computing.
+"""The engines: from the command to the first row and from the last to the end, and rounds without any computing.
 
-The whole command in a process of its own, on the digits with ten clients: `fedbayes run`, and the same with `--engine
-flower`. Then ten clients that compute nothing and send back what they received, MNIST's network: what a round takes is
-what carries it, the clients' files and the server's own work included.
+The whole command in a process of its own, on the digits with ten clients: `fedbayes run`, the same with `--engine
+flower`, and with `--engine ray` on a cluster that is this machine and was started before. Then ten clients that compute
+nothing and send back what they received, MNIST's network: what a round takes is what carries it, the clients' files and
+the server's own work included.
 """
 
 import os
@@ -14,15 +15,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.cluster import address_for
 from benchmarks.measure import Measurement, Options
 from benchmarks.watch import watch
-from fedbayes.launch.engines import EMBEDDED, FLOWER
+from fedbayes.launch.engines import EMBEDDED, FLOWER, RAY
 from server_app.events import parse
 
-TITLE = "The two engines: start, end, and rounds of ten clients that compute nothing"
+TITLE = "The engines: start, end, and rounds of ten clients that compute nothing"
 TAKES_MNIST = True
 ONLY_WITH_MNIST = "the rounds of clients that compute nothing"
-ENGINES = (EMBEDDED, FLOWER)
+ENGINES = (EMBEDDED, FLOWER, RAY)
 CLIENTS, ROUNDS = 10, 20
 
 
@@ -52,7 +54,8 @@ def commands(options: Options) -> list[Measurement]:
     taken: dict[str, list[Timed]] = {engine: [] for engine in ENGINES}
     for _ in range(5 if options.full else 2):  # in turn
         for engine, timed in taken.items():
-            timed.append(command(engine))
+            with address_for(engine) as address:
+                timed.append(command(engine, address))
     rows = []
     for part, title in (
         ("first", "to the first row"), ("rounds", f"{ROUNDS} rounds"), ("last", "after them"), ("whole", "in all")
@@ -66,10 +69,11 @@ def commands(options: Options) -> list[Measurement]:
 def trivial_rounds(options: Options) -> list[Measurement]:
     """Rounds of clients that send back what they received."""
     count, method = 60 if options.full else 20, "benchmarks.trivial"
-    rounds = {
-        engine: statistics.median(watch(options, CLIENTS, count, engine, method=method).round_times())
-        for engine in ENGINES
-    }
+    rounds = {}
+    for engine in ENGINES:
+        with address_for(engine) as address:
+            watched = watch(options, CLIENTS, count, engine, address, method=method)
+        rounds[engine] = statistics.median(watched.round_times())
     title = f"a round of {CLIENTS} clients that compute nothing"
     return [
         Measurement(f"{engine}: {title}", 1e3 * seconds, "ms", {"÷ flower": seconds / rounds[FLOWER]})
@@ -77,12 +81,17 @@ def trivial_rounds(options: Options) -> list[Measurement]:
     ]
 
 
-def command(engine: str) -> Timed:
+def command(engine: str, address: str | None = None) -> Timed:
     with tempfile.TemporaryDirectory() as folder:
         words = ["dataset=digits", f"rounds={ROUNDS}", "run-name=bench", f"out-dir={folder}"]
+        words += [
+            f"--clients={CLIENTS}",
+            f"--engine={engine}",
+            *([f"--address={address}"] if address else []),
+        ]
         began = time.time()
         done = subprocess.run(
-            [sys.executable, "-m", "fedbayes.cli", "run", *words, f"--clients={CLIENTS}", f"--engine={engine}"],
+            [sys.executable, "-m", "fedbayes.cli", "run", *words],
             env=dict(os.environ), capture_output=True, text=True,
         )  # fmt: skip
         ended = time.time()

@@ -55,6 +55,11 @@ def run(options: Options) -> list[Measurement]:
     return rows + one_off()
 
 
+def lacking() -> tuple[str, str]:
+    """What is left out, and for want of what: an extra of its own, which takes a network to install."""
+    return ("", "") if find_spec("bayesian_torch") else ("bayesian-torch's rows", "that package")
+
+
 def compare(case: Case, family: Family, repeats: int) -> list[Measurement]:
     recipe, shape = case.recipe, case.shape
     network = build(case.model, shape, 10)
@@ -70,7 +75,7 @@ def compare(case: Case, family: Family, repeats: int) -> list[Measurement]:
         "ours, fused": ours(network, family, x, y, replace(recipe, compile=True)),
         "(a) textbook": textbook.client_round(network, gated, x, y, recipe),
     }
-    if not gated and find_spec("bayesian_torch"):  # an extra of its own, which takes a network to install
+    if not gated and not lacking()[0]:
         rounds["(b) bayesian-torch, q alone"] = others.bayesian_torch_round(network, x, y, recipe)
     parts = limit.kernels(network, x[: recipe.batch_size], gated)
     times = interleaved(rounds | parts, repeats, clock=time.process_time)

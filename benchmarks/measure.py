@@ -97,6 +97,8 @@ def perform(name: str, options: Options) -> Performed:
             if not hasattr(module, "run_without_mnist"):
                 raise
             work, left_out, lacks = module.run_without_mnist, module.ONLY_WITH_MNIST, str(missing)
+    elif hasattr(module, "lacking"):
+        left_out, lacks = module.lacking()
     rows = work(options)
     return Performed(module.TITLE, rows, time.perf_counter() - start, left_out, lacks)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import Options
-from fedbayes.launch.engines import EMBEDDED, engine_for
+from fedbayes.launch.engines import EMBEDDED, FLOWER, engine_for
 from fedbayes.launch.processes import members
 from fedbayes.launch.ready import ready
 from server_app.events import parse
@@ -69,7 +69,14 @@ class Watched:
         return spent / rounds
 
 
-def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, **words: object) -> Watched:
+def watch(
+    options: Options,
+    clients: int,
+    rounds: int,
+    engine: str = EMBEDDED,
+    address: str | None = None,
+    **words: object,
+) -> Watched:
     """A run with these settings on MNIST, evaluated at the start and at the end; its folder is deleted afterwards."""
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
@@ -78,12 +85,12 @@ def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, *
         settings |= {"rounds": rounds, "eval-every": 10 * rounds, "run-name": "bench", "out-dir": folder}
         plan = ready(settings, clients)
         plan.folder.mkdir()
-        carrier = engine_for(plan, engine)
+        carrier = engine_for(plan, engine, address)
         looks: list[Look] = []
         ends: dict[int, float] = {}
         evaluated = float("nan")  # when the last time
         over = threading.Event()
-        processes = _children if engine == EMBEDDED else partial(members, carrier.marker)
+        processes = _children if engine != FLOWER else partial(members, carrier.marker)
         watcher = threading.Thread(target=_look, args=(processes, looks, over))
         try:
             carrier.start()
@@ -103,7 +110,7 @@ def watch(options: Options, clients: int, rounds: int, engine: str = EMBEDDED, *
 
 
 def _children() -> list[psutil.Process]:
-    """Of the embedded engine, which is started by this process."""
+    """Of the other engines, which are started by this process. (A cluster's actors are not.)"""
     return list(psutil.Process().children(recursive=True))
 
 

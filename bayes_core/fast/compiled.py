@@ -1,7 +1,8 @@
 """The C of kernels.py as a library of this machine.
 
-It is built once by the machine's C compiler (a few seconds) and kept in the user's cache, where every later process
-finds it (a millisecond). Where there is no compiler, `library` says so, and plain PyTorch does the same.
+It is built once by the machine's C compiler (a few seconds) and kept in the user's cache, or in the folder that
+`FEDBAYES_KERNELS` names, where every later process finds it (a millisecond). Where there is no compiler, `library`
+says so, and plain PyTorch does the same.
 """
 
 import ctypes
@@ -29,6 +30,7 @@ OPTIONS = [
     "-fopenmp-simd",
 ]
 PATIENCE = 120  # seconds for the compiler
+FOLDER = "FEDBAYES_KERNELS"  # where a library is kept that the user's cache lacks
 # not `native`: a cache in a home folder may be shared by machines of different kinds
 ARCHITECTURES = {"AVX512": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "AVX2": ["-march=x86-64-v3"]}
 
@@ -78,7 +80,9 @@ def cached() -> Path:
     """The library's file: another source, compiler options or kind of processor is another file."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     identity = repr((SOURCE, options(), platform.system(), platform.machine()))
-    return home / "fedbayes" / f"kernels-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+    file = home / "fedbayes" / f"kernels-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+    given = os.environ.get(FOLDER)
+    return Path(given) / file.name if given and not file.exists() else file
 
 
 def options() -> list[str]:

@@ -95,7 +95,7 @@ def promised_by_group(scores: Tensor, sd: Tensor, level: float) -> Promise:
     groups = min(MOST_GROUPS, (n + 1) // (least(level) + 1))
     order = wide(sd).argsort()
     at = [(n + 1) * group // groups - 1 for group in range(1, groups)]
-    cuts = wide(sd)[order[at]]
+    cuts = wide(sd)[order[torch.tensor(at, dtype=torch.long, device=sd.device)]]
     if groups < 2 or bool((wide(sd)[:, None] == cuts).sum(0).max() > 1):
         return promised(scores, level)
     ends = [-1, *at, n]

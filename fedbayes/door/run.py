@@ -11,15 +11,16 @@ from rich.console import Console
 
 from fedbayes.cli.progress import RunProgress
 from fedbayes.door.given import dataset_setting, model_setting
+from fedbayes.door.kernels import own_kernels
 from fedbayes.door.result import Result
 from fedbayes.errors import CommandError
 from fedbayes.launch.engines import EMBEDDED, Engine, check_engine
-from fedbayes.launch.plan import Plan, find_run, run_config
+from fedbayes.launch.plan import Plan, absolute, find_run, run_config
 from fedbayes.launch.run_folder import saved_rounds
 from fedbayes.launch.simulate import FINISHED, STOPPED, Display, train
 from fedbayes.loggers import chosen
 from fedbayes.protocol.objects import is_object
-from fedbayes.protocol.settings import SettingsError, kebab
+from fedbayes.protocol.settings import SettingsError, defaults, kebab
 from server_app.stored import RunError
 
 
@@ -62,7 +63,13 @@ def run(
         if resume is not None:
             _require_the_same_data(resume, words)
         watched_by = bar if progress else event_files
-        plan, ended = train(words, clients, resume, engine, address, tensorboard, logs, watched_by)
+        place = (
+            find_run(resume, words).parent
+            if resume
+            else absolute(words.get("out-dir", defaults()["out-dir"]))
+        )
+        with own_kernels(place):
+            plan, ended = train(words, clients, resume, engine, address, tensorboard, logs, watched_by)
         again = f'fedbayes.run(resume="{plan.folder}")'
         kept = f" {saved_rounds(plan.folder)} of {plan.settings.rounds} rounds are saved; go on with {again}."
         if ended.status == STOPPED:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
@@ -12,7 +13,7 @@ from rich.console import Console
 from torch import nn
 
 from benchmarks import __main__ as frame
-from benchmarks import bench_bytes, bench_engine, bench_server
+from benchmarks import bench_bytes, bench_engine, bench_server, bench_step
 from benchmarks.__main__ import machine, names, table
 from benchmarks.bench_engine import Timed
 from benchmarks.measure import PREFIX, Measurement, Options
@@ -102,8 +103,11 @@ def test_without_data_the_others_run_and_a_sentence_says_what_was_left_out(
     monkeypatch.setattr(frame, "ProcessPoolExecutor", Now)
     monkeypatch.setattr(sources, "read_pool", nothing)
     monkeypatch.setattr(bench_server, "run", lambda options: [Measurement("a", 1.0, "ms")])
-    monkeypatch.setattr(bench_engine, "command", lambda engine: Timed(1.0, 2.0, 3.0))
-    words = ["--only", "server,engine,round,bytes", "--out-dir", str(tmp_path), "--data-dir", "nowhere"]
+    monkeypatch.setattr(bench_engine, "command", lambda engine, address: Timed(1.0, 2.0, 3.0))
+    monkeypatch.setattr(bench_engine, "address_for", lambda engine: nullcontext())
+    monkeypatch.setattr(bench_step, "run", lambda options: [Measurement("a step", 1.0, "ms")])
+    monkeypatch.setattr(bench_step, "find_spec", lambda name: None)
+    words = ["--only", "server,engine,round,bytes,step", "--out-dir", str(tmp_path), "--data-dir", "nowhere"]
     monkeypatch.setattr("sys.argv", ["benchmarks", *words])
     assert frame.main() == 0
     said = capsys.readouterr().out
@@ -112,3 +116,4 @@ def test_without_data_the_others_run_and_a_sentence_says_what_was_left_out(
         "Left out: the rounds of clients that compute nothing of engine, round, bytes, for want of MNIST"
     )
     assert left_out in said
+    assert "Left out: bayesian-torch's rows of step, for want of that package." in said

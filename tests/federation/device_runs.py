@@ -19,7 +19,7 @@ from harness import SMALL, Outcome
 from inprocess import Clock, InProcessGrid
 
 from bayes_core.predict import gp_tree
-from client_app import method, site, store
+from client_app import calibrate, method, site, store
 from client_app.data import load
 from fedbayes.model import finished as finished_room
 from fedbayes.model.adapt import adapt
@@ -28,7 +28,7 @@ from fedbayes.protocol.settings import Settings, defaults
 from server_app import app as server
 from strategies.rounds import exchange, roster
 
-ADAPT = "adapt"  # the case after which a new site is adapted, too
+ADAPT = "adapt"  # how cases begin after which a new site is adapted, too
 torch.set_num_threads(1)
 roster.SETTLE = 0.0
 gp_tree.STARTS = 5
@@ -92,7 +92,7 @@ class Latest:
 
 
 def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> Outcome:
-    method.stream = strict_device.stream
+    method.stream = calibrate.stream = strict_device.stream
     site.find_device = finished_room.find_device = lambda wanted: device
     site.forget()
     config = (
@@ -119,6 +119,7 @@ def adapted(run: Outcome) -> list[float]:
     data = load(finished.settings, 1, 2)
     x, x_test = (((part.cpu() + 1) * 8).to(torch.uint8) for part in (data.x_train, data.x_test))
     *_, last = adapt(finished, x, data.y_train.cpu(), "new")
+    strict_device.forget_generators()  # a prediction on the CPU has the stream of one on the device
     probabilities: list[float] = last.personal().predict(x_test).probabilities.flatten().tolist()
     return probabilities
 
@@ -135,9 +136,9 @@ def main() -> None:
                 strict = run(name, folder, strict_device.DEVICE, words)
                 stayed = not reads
                 waits = latest.waits()
-                there = adapted(strict) if name == ADAPT else []
+                there = adapted(strict) if name.startswith(ADAPT) else []
             plain = run(name, folder, torch.device("cpu"), words)
-            here = adapted(plain) if name == ADAPT else []
+            here = adapted(plain) if name.startswith(ADAPT) else []
             same = strict.metrics == plain.metrics and here == there
             warnings = strict.said("warning")
             found[name] = {"same": same, "warnings": warnings, "stayed": stayed, "waits": waits}

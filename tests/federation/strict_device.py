@@ -49,6 +49,11 @@ def stream(*words: int | str, device: torch.device | str = "cpu") -> torch.Gener
     return kind().manual_seed(streams.seed_of(*words))
 
 
+def forget_generators() -> None:
+    """They are known by their seeds, which those of the CPU may have too, later."""
+    _seeds.clear()
+
+
 class StrictTensor(torch.Tensor):
     """A tensor of the device, around one of the CPU."""
 

@@ -40,7 +40,14 @@ CASES: dict[str, dict[str, Any]] = {
     "partly Bayesian": {"bayesian": "head"},
     "sampled": {"clients-per-round": 2},
     "flipped, weighed": {"augment": "flip-crop", "class-weights": "balanced"},
+    "own statistics": {"model": "device_networks:normed", "buffers": "local"},
+    "conformal": {"validation-fraction": 0.5, "conformal": 0.8},
+    "conformal, numbers": {**NUMBERS, "validation-fraction": 0.3, "conformal": 0.8, "noise": "input"},
+    "secure sums": {"secure-sum": True, "clients-per-round": 3},
+    "a hostile one": {"aggregation": "median"},
+    "by rule": {"zeta": "auto", "personal-steps": "auto", "prior-decay": 0.1, "lr-end": 0.2},
     "adapt": {"validation-fraction": 0.2, "temperature-scaling": True},
+    "adapt-normed": {"model": "device_networks:normed"},
 }
 
 
@@ -58,7 +65,7 @@ def printed(script: str, *words: str | Path) -> Any:
 
 def runs(folder: Path, cases: dict[str, Any], *words: str, script: str = "device_runs.py") -> dict[str, Any]:
     named = {
-        name if name == "adapt" else str(number): settings
+        name if name.startswith("adapt") else str(number): settings
         for number, (name, settings) in enumerate(cases.items())
     }
     found: dict[str, Any] = printed(script, folder, json.dumps(named), *words)

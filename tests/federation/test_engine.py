@@ -110,13 +110,14 @@ def test_new_pythons_where_a_process_cannot_be_copied(federate: Federate, embed:
     assert not psutil.Process().children()
 
 
+@pytest.mark.parametrize("copies", [True, False], ids=["copies", "new Pythons"])
 def test_a_killed_worker_costs_its_message_only(
-    federate: Federate, embed: Run, trap: Path, monkeypatch: pytest.MonkeyPatch
+    federate: Federate, embed: Run, trap: Path, monkeypatch: pytest.MonkeyPatch, copies: bool
 ) -> None:
     settings = {"method": "elsewhere.dying", "clients": 5}
     monkeypatch.setenv("HOW", "killed")
     trap.touch()
-    run, ended = embed(**settings)
+    run, ended = embed(copy=copies, copies=copies, **settings)
     assert ended.status == 0 and not trap.exists()
     assert [row["clients_failed"] for row in run.rows] == ["", "0", "1", "0", "0"]
     (status,) = (row["status"] for row in run.clients if row["status"].startswith("failed"))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ FORKS = (
     sys.platform == "linux"
 )  # elsewhere a copy of a process that has used the system's libraries may crash
 SET_DEATH_SIGNAL, SET_NAME = 1, 15  # of Linux' prctl
+LOOK = 0.5  # seconds between looks at whether the parent is there, where the system does not tell
 PROGRAM = """
 import json, sys
 parent, name, sys.path[:], module, arguments = json.load(sys.stdin)
@@ -69,8 +71,16 @@ def attach(parent: int, name: str) -> None:
     if _libc is not None:
         _libc.prctl(SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
         _libc.prctl(SET_NAME, name.encode(), 0, 0, 0)
+    else:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)  # it had died before
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_a_thread_of_its_own(work: Callable[[], None]) -> None:

@@ -23,3 +23,15 @@ def test_built_by_two_processes_at_once_and_then_found_without_a_compiler(
     monkeypatch.setenv("PATH", "")
     assert not isinstance(compiled.library(), str)
     assert [found.stat().st_mtime_ns for found in fresh.iterdir()] == [built]
+
+
+def test_what_the_users_cache_lacks_is_kept_in_the_folder_that_is_named(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = compiled.cached()
+    assert usual.parent == fresh
+    monkeypatch.setenv(compiled.FOLDER, str(tmp_path / "named"))
+    assert compiled.cached() == tmp_path / "named" / usual.name
+    fresh.mkdir()
+    usual.touch()
+    assert compiled.cached() == usual

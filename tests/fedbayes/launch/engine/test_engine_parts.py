@@ -1,9 +1,12 @@
 """The parts of the embedded engine, without a run: memory, shelf, parcels, who serves whom."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
@@ -116,3 +119,20 @@ def test_whoever_has_nothing_left_helps_the_one_with_most_to_do() -> None:
     homes = [deal.take(2).metadata.dst_node_id for _ in range(3)]
     assert homes[0] == 3, "of the worker with most to do, the longest"
     assert sorted(homes) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["the system tells", "it looks itself"])
+def test_a_process_ends_with_the_one_that_started_it(told: bool) -> None:
+    """Linux tells it; elsewhere it looks whether its parent is still the same."""
+    code = (
+        "import time; from fedbayes.launch.engine import children; "
+        f"children._libc = children._libc if {told} else None; "
+        "print(children.fork(lambda: time.sleep(600), 'child'), flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    assert not psutil.wait_procs([child], timeout=30)[1]
+    parent.stdout.close()
