@@ -168,7 +168,9 @@ def test_a_checkpoint_without_what_its_method_keeps_is_named(
         tags, tensors = stored.metadata(), {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
     save_file(tensors, file, tags | {"memory": json.dumps(json.loads(tags["memory"]) | {"method": None})})
     np.savez(mine, x=np.zeros((8, 1, 8, 8), np.uint8), y=np.arange(8))
-    said = ends_in_a_sentence(["adapt", str(tmp_path / "run"), str(mine), "--out", str(tmp_path / "a")], capsys)
+    said = ends_in_a_sentence(
+        ["adapt", str(tmp_path / "run"), str(mine), "--out", str(tmp_path / "a")], capsys
+    )
     assert "The checkpoint of run does not hold what" in said
 
 
