@@ -16,7 +16,7 @@ JOBS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -q -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-## ten thousand mutated replies, ten thousand mutated hellos, some thousands of joiners and closings, fifteen hundred mutated files: a quarter of an hour
+## ten thousand mutated replies, ten thousand mutated hellos, some thousands of joiners and closings, two thousand mutated files: a quarter of an hour
 fuzz: $(READY)
 	FUZZ=1000 FUZZ_FILES=500 $(VENV)/bin/python -m pytest -q tests/federation/test_fuzz.py tests/fedbayes/test_fuzz_files.py
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbayes.protocol.files import append_text, replace_file
+from fedbayes.protocol.json_text import parse_json
 
 FILE = "evaluations.jsonl"
 FORMAT = 1
@@ -23,7 +24,7 @@ def read_evaluations(folder: Path) -> list[dict[str, Any]]:
     found = []
     for line in file.read_text("utf-8", "replace").splitlines():
         try:
-            content = json.loads(line)
+            content = parse_json(line)
         except ValueError:
             continue
         if (

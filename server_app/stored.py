@@ -21,12 +21,14 @@ from torch import Tensor
 
 from fedbayes.protocol.agreement import Agreement
 from fedbayes.protocol.columns import MEASURED, ROUND_COLUMNS
+from fedbayes.protocol.json_text import parse_json
 from fedbayes.protocol.settings import Settings
 
 FORMAT = 1
 RESUME_MAY_CHANGE = ("rounds", "eval-every")
 PLACES = ("resume", "resume-with", "data-changed", "out-dir", "data-dir")  # how and where, not what
 CLOSING_ROUNDS = 100
+MOST = 10**7  # clients of a run
 
 
 class Sizes(BaseModel):
@@ -63,8 +65,8 @@ class ConfigFile(BaseModel):
     state: str = ""
     message: str | None = ""
     created: str = ""
-    clients: int = 0
-    partitions: int = 0
+    clients: Annotated[int, Field(ge=0, le=MOST)] = 0
+    partitions: Annotated[int, Field(ge=0, le=MOST)] = 0
     sites: dict[str, Sizes] = {}
     classes: list[str] = []
     agreement: Annotated[dict[str, Any], AfterValidator(_as_agreed)] = {}
@@ -83,10 +85,10 @@ def read_config(path: Path) -> dict[str, Any] | None:
     """config.json of the run folder, or None where there is no run."""
     file = path / "config.json"
     try:
-        config: Any = json.loads(file.read_text("utf-8"))
+        config: Any = parse_json(file.read_text("utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise RunError(f"{file} cannot be read: {str(error)[:200]}.") from None
     if not isinstance(config, dict):
         raise RunError(f"{file} cannot be read: it holds no settings.")
@@ -105,11 +107,14 @@ def read_config(path: Path) -> dict[str, Any] | None:
 
 
 def read_rows(file: Path) -> list[dict[str, str]]:
-    """The rows of rounds.csv or clients.csv, empty cells as empty strings."""
+    """The rows of rounds.csv or clients.csv, empty cells as empty strings; RunError where it is no such file."""
     if not file.exists():
         return []
-    with file.open(newline="", encoding="utf-8") as stream:
-        return [row for row in csv.DictReader(stream) if None not in row.values()]
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            return [row for row in csv.DictReader(stream) if None not in row.values()]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise RunError(f"{file} cannot be used: {error}.") from None
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
@@ -123,7 +128,10 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         if metadata.get("format") != str(FORMAT):
             raise RunError(f"{file} has format {metadata.get('format')}; this version reads {FORMAT}.")
-        return int(metadata["round"]), tensors, json.loads(metadata["memory"])
+        memory = parse_json(metadata["memory"])
+        if not isinstance(memory, dict):
+            raise ValueError("its memory is none")
+        return int(metadata["round"]), tensors, memory
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
         raise RunError(f"{file} is damaged ({error}); the run cannot be resumed from it.") from None
 

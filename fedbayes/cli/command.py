@@ -21,7 +21,7 @@ from fedbayes.cli.tune import tune
 from fedbayes.cli.using import Place, adapt, export, predict
 from fedbayes.cli.watch import watch
 from fedbayes.deploy import connections
-from fedbayes.errors import CommandError
+from fedbayes.errors import CommandError, printable
 from fedbayes.launch.engines import EMBEDDED, check_engine
 from fedbayes.launch.plan import (
     Plan,
@@ -273,7 +273,7 @@ def _status(arguments: Sequence[str] | None) -> int:
 
 
 def _refuse(sentence: str) -> int:
-    print(f"fedbayes: {sentence}", file=sys.stderr)
+    print(f"fedbayes: {printable(sentence)}", file=sys.stderr)
     return USAGE
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.box import ROUNDED, SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
-from fedbayes.errors import CommandError
+from fedbayes.errors import CommandError, printable
 from fedbayes.launch.run_folder import correct_state, is_held, owner, saved_rounds
 from server_app.rows import NONE, headline, last
 
@@ -98,6 +99,7 @@ def runs_table(runs: list[Listed], width: int = 140) -> Table:
     for run in runs:
         scores = [NONE if value is None else f"{value:.3f}" for value in (run.personal, run.global_)]
         started = time.strftime("%d %b %H:%M", time.localtime(run.created)) if run.created else NONE
-        state = f"[{COLOURS.get(run.state, 'default')}]{run.state}[/]"
-        table.add_row(run.name, run.method, run.dataset, state, run.rounds, *scores, started)
+        state = f"[{COLOURS.get(run.state, 'default')}]{escape(printable(run.state))}[/]"
+        named = [escape(printable(text)) for text in (run.name, run.method, run.dataset)]
+        table.add_row(*named, state, escape(printable(run.rounds)), *scores, started)
     return table

@@ -21,6 +21,7 @@ from fedbayes.errors import CommandError
 from fedbayes.launch.processes import MARKER_BYTES, end_all, is_alive
 from fedbayes.protocol.files import is_locked, locked, replace_file
 from fedbayes.protocol.files import take_lock as take_writers_lock
+from fedbayes.protocol.json_text import parse_json
 
 LOCK = "lock.json"
 WORKSHOP = ".flower"  # what only Flower's own simulation needs, while it runs
@@ -54,7 +55,7 @@ def release_lock(folder: Path, marker: str) -> None:
 
 def _read_lock(folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads((folder / LOCK).read_text("utf-8"))
+        content = parse_json((folder / LOCK).read_text("utf-8"))
         return content if isinstance(content, dict) else {}
     except (OSError, ValueError):
         return {}

@@ -88,7 +88,12 @@ class Finished:
         """What the server would send to a new site; ModelError where that is of no use to it."""
         device, server = find_device(self.settings.device), self.server()
         self._require(server.traits.global_model or server.traits.shared_part)
-        sent = sent_to(server, self.state, site)
+        try:
+            sent = sent_to(server, self.state, site)
+        except (LookupError, TypeError, AttributeError) as error:  # it comes from a file
+            raise ModelError(
+                f"The checkpoint of {self.settings.run_name} does not hold what {server.title} keeps ({error!r})."
+            ) from None
         moved = {name: tensor.to(device) for name, tensor in sent.items()}
         return Received.of(moved, self.network(self.agreement))
 

@@ -1,6 +1,5 @@
 """A run folder as a report reads it: what is there, and a sentence for each thing that is not."""
 
-import csv
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -213,7 +212,7 @@ def read_run(folder: Path, weights: bool = True) -> Run:
     def attempt(file: str, read: Callable[[], T], otherwise: T) -> T:
         try:
             return read()
-        except (RunError, OSError, csv.Error, ValueError) as error:
+        except (RunError, OSError, ValueError) as error:
             reason = _first_reason(error) if isinstance(error, ValidationError) else str(error).rstrip(".")
             missing.append(
                 f"{reason}." if isinstance(error, RunError) else f"{file} cannot be used: {reason}."

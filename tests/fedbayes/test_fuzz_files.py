@@ -1,6 +1,6 @@
-"""Mutated files: model files, examples, run folders. Whatever is in them, the command ends in a sentence.
+"""Mutated files: model files, examples, run folders. Whatever is in them, commands that read them end in a sentence.
 
-A seeded part runs here; `make fuzz` runs fifteen hundred. What was found stands in `FOUND`.
+A seeded part runs here; `make fuzz` runs two thousand. What was found stands in `FOUND` and `FOUND_IN_RUNS`.
 """
 
 import json
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from mutations import in_time
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from client_app.store import read
@@ -39,6 +40,8 @@ ODD: list[Any] = [
     [[1]],
     {},
     {"a": 1},
+    "\ud800",
+    [[[[[[[[1]]]]]]]],
 ]
 FOUND: dict[str, tuple[str, Any]] = {  # entries of a card that once ended in a traceback, or worse
     "inputs": ("inputs", [10**9]),
@@ -50,6 +53,16 @@ FOUND: dict[str, tuple[str, Any]] = {  # entries of a card that once ended in a 
     "agreement": ("agreement", [1, 2]),
     "family": ("family", ["gaussian"]),
     "samples": ("eval_samples", "many"),
+}
+DEEP = "[" * 200_000
+FOUND_IN_RUNS: dict[str, tuple[str, str | dict[str, Any]]] = {  # file of a run folder → what stands in it
+    "deep evaluations": ("evaluations.jsonl", DEEP),
+    "a long cell": ("rounds.csv", '"' + "x" * 300_000),
+    "half a character": ("config.json", {"fedbayes": "\ud800"}),
+    "clients without number": ("config.json", {"clients": 10**11}),
+    "marks of a table": ("config.json", {"state": "[/red]\x1b[2J"}),
+    "memory that is none": ("checkpoint.safetensors", "[]"),
+    "a method's memory that is none": ("checkpoint.safetensors", '{"method": 7}'),
 }
 
 
@@ -109,6 +122,56 @@ def test_an_agreement_in_a_config_that_once_broke_a_report(
     file.write_text(json.dumps(config | {"agreement": config["agreement"] | entries}))
     said = ends_in_a_sentence(["report", str(tmp_path / "run")], capsys)
     assert f"config.json cannot be used: agreement: {next(iter(entries))}" in said
+
+
+def every_use(run: Path, folder: Path, new: Path) -> list[list[str]]:
+    """All commands that read a run folder of somebody's, but `adapt`, which trains."""
+    return [
+        ["report", str(run)],
+        ["runs", f"out-dir={run.parent}"],
+        ["compare", str(run), "--to", str(folder / "compared")],
+        ["predict", f"{run}/global", str(new)],
+        ["export", f"{run}/global", "--out", str(folder / "exported"), "--format", "hf"],  # quicker than ONNX
+    ]
+
+
+@pytest.mark.parametrize("what", FOUND_IN_RUNS)
+def test_a_run_folder_that_once_broke_something(
+    run: Path, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(run / "run", tmp_path / "run")
+    name, content = FOUND_IN_RUNS[what]
+    file = tmp_path / "run" / name
+    if name.endswith(".safetensors"):
+        with safe_open(file, "pt") as stored:
+            tags, tensors = stored.metadata(), {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+        save_file(tensors, file, tags | {"memory": content})
+    else:
+        file.write_text(
+            content if isinstance(content, str) else json.dumps(json.loads(file.read_text()) | content)
+        )
+    mine = tmp_path / "mine.npz"
+    np.savez(mine, x=np.zeros((8, 1, 8, 8), np.uint8), y=np.arange(8))
+    adapted = ["adapt", str(tmp_path / "run"), str(mine), "--out", str(tmp_path / "adapted"), "rounds=1"]
+    for use in [*every_use(tmp_path / "run", tmp_path, run / "new.npz"), adapted]:
+        assert "\x1b" not in ends_in_a_sentence(use, capsys)
+
+
+@pytest.mark.parametrize("method", ["fesem", "bnfed"])
+def test_a_checkpoint_without_what_its_method_keeps_is_named(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"method={method} dataset=digits size=4+4 rounds=1 local-steps=1 batch-size=8 run-name=run"
+    ends_in_a_sentence(["run", "--clients", "3", f"out-dir={tmp_path}", *words.split()], capsys)
+    file, mine = tmp_path / "run" / "checkpoint.safetensors", tmp_path / "mine.npz"
+    with safe_open(file, "pt") as stored:
+        tags, tensors = stored.metadata(), {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+    save_file(tensors, file, tags | {"memory": json.dumps(json.loads(tags["memory"]) | {"method": None})})
+    np.savez(mine, x=np.zeros((8, 1, 8, 8), np.uint8), y=np.arange(8))
+    said = ends_in_a_sentence(
+        ["adapt", str(tmp_path / "run"), str(mine), "--out", str(tmp_path / "a")], capsys
+    )
+    assert "The checkpoint of run does not hold what" in said
 
 
 def test_code_that_a_file_names_is_called_only_on_request(
@@ -194,6 +257,14 @@ def examples(run: Path, folder: Path, chance: random.Random) -> list[str]:
 
 
 def run_folder(run: Path, folder: Path, chance: random.Random) -> list[str]:
+    return ["report", str(changed_run(run, folder, chance))]
+
+
+def run_folder_elsewhere(run: Path, folder: Path, chance: random.Random) -> list[str]:
+    return chance.choice(every_use(changed_run(run, folder, chance), folder, run / "new.npz")[1:])
+
+
+def changed_run(run: Path, folder: Path, chance: random.Random) -> Path:
     copy = folder / "run"
     copytree(run / "run", copy)
     file = copy / chance.choice(
@@ -203,10 +274,12 @@ def run_folder(run: Path, folder: Path, chance: random.Random) -> list[str]:
         file.write_text(json.dumps(json_changed(json.loads(file.read_text()), chance)))
     else:
         file.write_bytes(bytes_changed(file.read_bytes(), chance))
-    return ["report", str(copy)]
+    return copy
 
 
-@pytest.mark.parametrize("kind", [model_file, examples, run_folder], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [model_file, examples, run_folder, run_folder_elsewhere], ids=lambda kind: kind.__name__
+)
 def test_no_file_ends_in_a_traceback(
     run: Path, tmp_path: Path, kind: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,13 +34,13 @@ class HangError(BaseException):
 
 @contextmanager
 def in_time(seconds: float = PATIENCE) -> Iterator[None]:
-    """A case that lasts longer is a failure."""
+    """A case that lasts longer is a failure. It is told so every second: an exception in a callback is lost."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise HangError(f"not done after {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:

@@ -95,6 +95,15 @@ def test_metrics_are_prometheus_text(told: RunTold) -> None:
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in described)
 
 
+def test_large_counters_move_with_every_round(told: RunTold) -> None:
+    """What is up and down in a week of rounds has more digits than `g` prints."""
+    told.hear(round_event(3, site_0="ok") | {"bytes_up": 123_456_789_012, "seconds": 1_234_567.25})
+    told.hear(round_event(4, site_0="ok") | {"bytes_up": 1, "seconds": 0.5})
+    lines = metrics.render({}, [told]).splitlines()
+    assert 'fedbayes_bytes_total{run="first",direction="up"} 123456789213' in lines
+    assert 'fedbayes_round_seconds_total{run="first"} 1234572.75' in lines
+
+
 def test_a_run_and_those_that_resumed_it_are_one(told: RunTold) -> None:
     resumed = RunTold()
     resumed.hear(EVENTS[1] | {"round": 3})
