@@ -27,9 +27,9 @@ def mlp(inputs: Sequence[int], classes: int) -> nn.Module:
 def vgg(inputs: Sequence[int], classes: int) -> nn.Module:
     """conv3×3 blocks 16-M-32-M-64-M-128-M-128-M with ReLU, then one linear layer (pFedMe's VGG).
 
-    Weights start as He et al. have it for ReLU ("Delving Deep into Rectifiers"), which passes images through all blocks
-    at the size that they come in. PyTorch's own start makes them smaller by 0.4 a block, a hundredfold in all: the noise
-    of a Bayesian network drowns what is left, and it learns nothing for ten rounds (docs/algorithm.md).
+    Weights start as He et al. have it for ReLU ("Delving Deep into Rectifiers"), which passes images through all
+    blocks at the size that they come in. PyTorch's own start makes them smaller block by block: the noise of a Bayesian
+    network drowns what is left, and it learns nothing for ten rounds (docs/algorithm.md).
     """
     if len(inputs) != 3:
         raise ValueError(f"The model vgg takes images, not inputs of shape {tuple(inputs)}; take model=dnn.")
