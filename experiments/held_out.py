@@ -1,12 +1,13 @@
 """Recipes, judged on images that no client holds: a cell of the paper's tables with other settings, without its tests.
 
-    python experiments/held_out.py mnist/large --data-dir DIR [--rounds 200] [--seed 1] [key=value …]
+    python experiments/held_out.py mnist/large --data-dir DIR [--rounds 200] [--seed 1] [--images 200] [key=value …]
 
 The clients train on what `fedbayes run` with the same seed would give them; in place of each one's test images come up
-to 200 of each of its classes from the images of the data set that no client has, neither for training nor for the test.
-So settings can be chosen with all training data and without a look at any test. Prints a row for each measured round,
-and keeps it all in runs/held-out. Cells: mnist, fmnist, cifar10, mnist-rotated, fmnist-rotated, mnist-fmnist; small,
-medium, large. CIFAR-10 is DIR/cifar10.npz (x, y). `--clients 4` takes the first four of all of them, for a quick look.
+to 200 (`--images`) of each of its classes from the images of the data set that no client has, neither for training nor
+for the test. So settings can be chosen with all training data and without a look at any test. Prints a row for each
+measured round, and keeps it all in runs/held-out. Cells: mnist, fmnist, cifar10, mnist-rotated, fmnist-rotated,
+mnist-fmnist; small, medium, large. CIFAR-10 is DIR/cifar10.npz (x, y). `--clients 4` takes the first four of all of
+them, for a quick look.
 """
 
 import argparse
@@ -25,7 +26,6 @@ from client_app.data.split import Split
 from fedbayes.protocol.settings import Settings, defaults
 from fedbayes.reproduce.cells import DATA, Cell
 
-MOST = 200  # images of each class for each client
 SHOWN = ("pm_accuracy", "gm_accuracy", "pm_nll", "gm_nll", "pm_ece", "pm_nonzero")
 
 
@@ -40,7 +40,7 @@ def shares_of(cell: Cell, data_dir: str, seed: int) -> tuple[Pool, list[Share]]:
     return _shares(Split.of(Settings.parse(words)), cell.clients)
 
 
-def held_out(pool: Pool, shares: list[Share], seed: int) -> Iterator[tuple[Any, ...]]:
+def held_out(pool: Pool, shares: list[Share], seed: int, images: int) -> Iterator[tuple[Any, ...]]:
     """Each client's training data as they are, and images of nobody's for its test."""
     labels = np.concatenate(pool.labels)
     taken = np.zeros(len(labels), bool)
@@ -53,9 +53,7 @@ def held_out(pool: Pool, shares: list[Share], seed: int) -> Iterator[tuple[Any, 
         picked = []
         for origin in np.unique(source[share.train]):
             mine = share.train[source[share.train] == origin]
-            most = round(
-                MOST * len(mine) / len(share.train)
-            )  # of two data sets as many as it has for training
+            most = round(images * len(mine) / len(share.train))  # of two data sets as it has for training
             for label in np.unique(labels[mine]):
                 free = np.flatnonzero(~taken & (labels == label) & (source == origin))
                 picked.append(dice.permutation(free)[:most])
@@ -77,6 +75,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--every", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--images", type=int, default=200, help="of each class, for each client")
     parser.add_argument("--clients", type=int, help="only the first so many")
     parser.add_argument("--bare", action="store_true", help="without the recipe of fedbayes reproduce")
     parser.add_argument("--name", default="")
@@ -85,7 +84,7 @@ def main() -> None:
     data, size = options.cell.split("/")
     cell = Cell("table1", data, size, options.method)
     pool, shares = shares_of(cell, options.data_dir, options.seed)
-    clients = list(held_out(pool, shares, options.seed))[: options.clients]
+    clients = list(held_out(pool, shares, options.seed, options.images))[: options.clients]
     usual = {} if options.bare else cell.words()
     given = dict(word.split("=", 1) for word in options.settings)
     words = {**usual, "method": options.method, "model": DATA[data].model, **given}
