@@ -218,26 +218,36 @@ class MemoryState(InMemoryLinkState):
                 self._uploads = {one: up for one, up in self._uploads.items() if up.asked != asked}
             if stored and asked and missing:
                 self._uploads[session_id] = Upload(asked, message.metadata.src_node_id)
+            elif stored and missing:
+                self._pushed.setdefault(session_id, 0)
             return stored, missing
 
     def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
         with self.lock:
             upload = self._uploads.get(session_id)
+            if upload is None and session_id not in self._pushed:
+                return False  # of a reply that was given up, or of none
             if upload is None:
-                self._pushed[session_id] = self._pushed.get(session_id, 0) + len(object_content)
+                self._pushed[session_id] += len(object_content)
                 self._largest[run_id] = max(self._largest.get(run_id, 0), self._pushed[session_id])
             else:
                 upload.size += len(object_content)
                 self._heard[upload.node] = time.monotonic()
-                limit = max(LEAST, TIMES * self._largest.get(run_id, 0))
-                if upload.size > limit:
-                    self._give_up(session_id, f"its reply is larger than {limit / 2**20:.0f} MB")
+                if upload.size > self._limit(run_id):
+                    self._refuse(session_id, run_id)
                     return False
             stored = super().store_object(run_id, session_id, object_id, object_content)
             if session_id not in self._object_push_sessions:  # all of it is here
                 self._uploads.pop(session_id, None)
                 self._pushed.pop(session_id, None)
             return stored
+
+    def _limit(self, run_id: int) -> int:
+        """Bytes that a reply may have."""
+        return max(LEAST, TIMES * self._largest.get(run_id, 0))
+
+    def _refuse(self, session: str, run_id: int) -> None:
+        self._give_up(session, f"its reply is larger than {self._limit(run_id) / 2**20:.0f} MB")
 
     def get_object(self, run_id: int, object_id: str) -> bytes | None:
         with self.lock:  # always before the lock of push sessions, which Flower takes first here

@@ -277,6 +277,21 @@ def test_a_reply_far_larger_than_what_was_sent_is_refused_at_once(
     assert reply.metadata.message_id not in state.object_store
 
 
+def test_pieces_of_a_reply_that_was_given_up_do_not_raise_the_limit(
+    state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do those of a session that nobody began."""
+    monkeypatch.setattr(linkstate, "LEAST", 1000)
+    run, asked, reply = exchange(state, size=5000)
+    before = state._limit(run)
+    session = state.start_session(run)
+    state.store_message_and_object_tree(reply, get_object_tree(reply), session)
+    for name in (session, session, "another", ""):
+        assert not state.store_object(run, name, "0" * 64, b"x" * 5000)
+    assert state._limit(run) == before
+    assert answers(state, run, asked)[0].has_error()
+
+
 def test_a_reply_of_too_many_parts_is_refused(state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linkstate, "OBJECTS", 2)
     run, asked, reply = exchange(state)
