@@ -5,8 +5,8 @@ its coordinator by the checkpoint in its own folder, so nothing here has to be o
 who may take part: the public keys come from the coordinator's folder, each with a number made of the key itself, so
 that sites that stayed up go on as if nothing had been.
 
-A reply is handed on when it is whole, and one that is given up, or is far larger than what the run sends, is answered
-for at once: whoever waits for it learns why.
+A reply is handed on when it is whole, and one that is given up, or is far larger than what the run sends, on its way or
+put together, is answered for at once: whoever waits for it learns why.
 """
 
 import hashlib
@@ -37,6 +37,7 @@ from flwr.supercore.run import RunStatus
 
 from fedbayes.deploy.app_folder import install
 from fedbayes.deploy.told import RunTold
+from fedbayes.deploy.unpacked import unpacked
 from server_app.events import parse
 
 LONGEST = 2**20  # characters of a line of log
@@ -218,26 +219,49 @@ class MemoryState(InMemoryLinkState):
                 self._uploads = {one: up for one, up in self._uploads.items() if up.asked != asked}
             if stored and asked and missing:
                 self._uploads[session_id] = Upload(asked, message.metadata.src_node_id)
+            elif stored and missing:
+                self._pushed.setdefault(session_id, 0)
             return stored, missing
 
     def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
         with self.lock:
-            upload = self._uploads.get(session_id)
+            upload, session = self._uploads.get(session_id), self._object_push_sessions.get(session_id)
+            if session is None or (upload is None and session_id not in self._pushed):
+                return False  # of a reply that was given up, or of none
             if upload is None:
-                self._pushed[session_id] = self._pushed.get(session_id, 0) + len(object_content)
+                self._pushed[session_id] += len(object_content)
                 self._largest[run_id] = max(self._largest.get(run_id, 0), self._pushed[session_id])
             else:
                 upload.size += len(object_content)
                 self._heard[upload.node] = time.monotonic()
-                limit = max(LEAST, TIMES * self._largest.get(run_id, 0))
-                if upload.size > limit:
-                    self._give_up(session_id, f"its reply is larger than {limit / 2**20:.0f} MB")
+                if upload.size > self._limit(run_id):
+                    self._refuse(session_id, run_id)
                     return False
             stored = super().store_object(run_id, session_id, object_id, object_content)
-            if session_id not in self._object_push_sessions:  # all of it is here
-                self._uploads.pop(session_id, None)
+            if session_id not in self._object_push_sessions:
                 self._pushed.pop(session_id, None)
+                if stored:  # all of it is here
+                    size = max(unpacked(message, self.object_store) for message in session.root_object_ids)
+                    return self._arrived(session_id, run_id, size)
             return stored
+
+    def _arrived(self, session: str, run_id: int, size: int) -> bool:
+        """What is whole has so many bytes when it is put together; False for a reply of too many."""
+        if session not in self._uploads:
+            self._largest[run_id] = max(self._largest[run_id], size)
+        elif size > self._limit(run_id):
+            self._refuse(session, run_id)
+            return False
+        else:
+            del self._uploads[session]
+        return True
+
+    def _limit(self, run_id: int) -> int:
+        """Bytes that a reply may have, on its way and put together."""
+        return max(LEAST, TIMES * self._largest.get(run_id, 0))
+
+    def _refuse(self, session: str, run_id: int) -> None:
+        self._give_up(session, f"its reply is larger than {self._limit(run_id) / 2**20:.0f} MB")
 
     def get_object(self, run_id: int, object_id: str) -> bytes | None:
         with self.lock:  # always before the lock of push sessions, which Flower takes first here

@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ METRICS = free_port()
 BACK = 30.0  # seconds from a network, or a coordinator, that is there again to a site that is
 AWAY = 40.0  # seconds of noise, or of another coordinator in its place
 FLOOD = 100 * 2**20  # bytes
+ARRAY = 300 * 2**20  # bytes
+MOST = 600 * 2**20  # bytes of a process of the coordinator, whatever a site sends; at rest it has half of it
 
 
 @pytest.fixture(scope="module")
@@ -181,19 +183,69 @@ def test_a_flood_of_notes_is_refused_and_the_others_go_on(federation: Relayed) -
     assert len(sizes) > 50 and peak < FLOOD, "it never had the notes in its memory"
 
 
+def test_a_huge_array_is_refused_and_the_others_go_on(federation: Relayed) -> None:
+    """Of noise in round 1, of zeros in round 2: those are 5 MB on their way, and 300 when they are put together."""
+    federation.running["site-0"].stop()
+    hostile = {"PYTHONPATH": str(Path(__file__).parent / "hostile"), "HOSTILE_ARRAY": str(ARRAY)}
+    federation.start_site(0, **hostile)
+    link = psutil.Process(federation.running["coordinator"].process.pid)
+    try:
+        with grown(link) as sizes, watched(lambda: highest_of_app(link), 0.2) as apps:
+            run = federation.run("array", **SETTINGS | {"rounds": 2, "min_clients": 2})
+            assert run.ends() == 0, run.said
+    finally:
+        federation.running["site-0"].stop()
+        federation.start_site(0)
+    array = federation.outcome("array")
+    seconds = " and ".join(array.rows[t]["seconds"] for t in (1, 2))
+    print(f"the SuperLink grew by {max(sizes) >> 20} MB at most, to {highest(link) >> 20} MB;")
+    print(f"the ServerApp had {max(apps) >> 20} MB at most; the rounds took {seconds} s")
+    for t in (1, 2):
+        told = statuses(array, t)
+        assert told == {"site-0": "failed: its reply is larger than 16 MB", "site-1": "ok", "site-2": "ok"}
+        assert (array.rows[t]["clients_ok"], array.rows[t]["clients_failed"]) == ("2", "1")
+        assert float(array.rows[t]["bytes_up"]) < 2**20, "none of it has come to the run"
+    assert "Site site-0 dropped from this round: its reply is larger than 16 MB." in run.said
+    assert "3 sites, 2 failed replies" in run.said
+    assert scraped()['fedbayes_replies_failed_total{run="array",reason="too large"}'] == 2
+    assert len(sizes) > 50 and max(sizes) < ARRAY / 2 and highest(link) < MOST
+    assert len(apps) > 50 and 0 < max(apps) < MOST, "it was never put together"
+
+
+def grown(process: psutil.Process) -> AbstractContextManager[list[int]]:
+    """By how many bytes it is larger than at first."""
+    before = process.memory_info().rss
+    return watched(lambda: process.memory_info().rss - before)
+
+
+def highest_of_app(link: psutil.Process) -> int:
+    """The most memory that the run's ServerApp has had so far, in bytes; 0 while there is none."""
+    for one in link.children(recursive=True):
+        with suppress(psutil.Error, OSError, StopIteration):  # it has just ended
+            if one.name() == "flwr-serverapp":
+                return highest(one)
+    return 0
+
+
+def highest(process: psutil.Process) -> int:
+    """The most memory that it has ever had, in bytes (Linux: /proc)."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
 @contextmanager
-def grown(process: psutil.Process) -> Iterator[list[int]]:
-    """By how many bytes it is larger than at first, looked at all the while from a thread."""
-    sizes, over, before = list[int](), threading.Event(), process.memory_info().rss
+def watched(look: Callable[[], int], every: float = 0.05) -> Iterator[list[int]]:
+    """What it finds, looked at all the while from a thread."""
+    found, over = list[int](), threading.Event()
 
     def watch() -> None:
-        while not over.wait(0.05):
-            sizes.append(process.memory_info().rss - before)
+        while not over.wait(every):
+            found.append(look())
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield sizes
+        yield found
     finally:
         over.set()
         thread.join()

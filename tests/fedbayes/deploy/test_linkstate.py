@@ -1,14 +1,17 @@
 """The coordinator's state in memory: who may take part outlives it, and no reply hangs or has no bounds."""
 
+import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
@@ -29,6 +32,7 @@ from fedbayes.deploy import linkstate, superlink
 from fedbayes.deploy.coordinator import public_keys
 from fedbayes.deploy.keys import make_keys
 from fedbayes.deploy.linkstate import MemoryState, number_of
+from fedbayes.deploy.unpacked import unpacked
 
 KEYS = {b"key of 0": "site-0", b"key of 1": "site-1"}
 NODE = number_of(b"key of 0")
@@ -85,21 +89,26 @@ def test_the_keys_are_those_of_the_folder(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- replies
 
 
-def exchange(state: MemoryState, size: int = 100) -> tuple[int, Message, Message]:
-    """A run, a message to site-0 that it has taken, and its reply of about so many bytes."""
+def exchange(
+    state: MemoryState, size: int = 100, question: Any = None, answer: Any = None
+) -> tuple[int, Message, Message]:
+    """A run, a message to site-0 that it has taken, and its reply: of about so many bytes, or what is given."""
     state.activate_node(NODE, 30)
     run = state.create_run(
         None, None, "hash", {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
     )
-    asked = message(run, SUPERLINK_NODE_ID, NODE, "", 10)
+    asked = message(run, SUPERLINK_NODE_ID, NODE, "", 10, what=question)
     push(state, run, asked)
     (taken,) = state.get_message_ins(NODE, 1)
-    return run, asked, message(run, NODE, SUPERLINK_NODE_ID, taken.metadata.message_id, size)
+    return run, asked, message(run, NODE, SUPERLINK_NODE_ID, taken.metadata.message_id, size, what=answer)
 
 
-def message(run: int, source: int, target: int, reply_to: str, size: int, ttl: float = 50.0) -> Message:
+def message(
+    run: int, source: int, target: int, reply_to: str, size: int, ttl: float = 50.0, what: Any = None
+) -> Message:
+    """A text of so many bytes, or what is given."""
     metadata = Metadata(run, "", source, target, reply_to, "1", time.time(), ttl, "train")
-    made = make_message(metadata, content=RecordDict({"a": ConfigRecord({"text": "x" * size})}))
+    made = make_message(metadata, content=RecordDict({"a": what or ConfigRecord({"text": "x" * size})}))
     made.metadata.__dict__["_message_id"] = made.object_id
     return made
 
@@ -275,6 +284,64 @@ def test_a_reply_far_larger_than_what_was_sent_is_refused_at_once(
     (found,) = answers(state, run, asked)
     assert found.has_error() and "its reply is larger than" in str(found.error.reason)
     assert reply.metadata.message_id not in state.object_store
+
+
+def zeros(size: int) -> ArrayRecord:
+    """Of so many bytes, in pieces of 100: all are the same one."""
+    return ArrayRecord({"mu": Array("float32", (size // 4,), "numpy.ndarray", bytes(size))})
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[Array.__module__], "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 100)
+    monkeypatch.setattr(linkstate, "LEAST", 3000)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_an_array_that_names_one_piece_over_and_over_is_as_large_as_it_will_be(state: MemoryState) -> None:
+    """A few hundred bytes on their way; refused at once, and nothing of it is kept."""
+    run, asked, reply = exchange(state, answer=zeros(4000))
+    *others, last = push(state, run, reply)
+    assert all(others) and not last
+    (found,) = answers(state, run, asked)
+    assert found.has_error() and found.error.reason.startswith("its reply is larger than")
+    assert not any(entry.content.startswith(b"Array") for entry in state.object_store.store.values())
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_what_the_run_sends_itself_counts_as_large_as_it_will_be_too(state: MemoryState) -> None:
+    """Weights begin with many equal numbers, and come back with others."""
+    noise = Array("float32", (1250,), "numpy.ndarray", random.Random(1).randbytes(5000))
+    run, asked, reply = exchange(state, question=zeros(4000), answer=ArrayRecord({"mu": noise}))
+    assert all(push(state, run, reply))
+    (found,) = answers(state, run, asked)
+    assert not found.has_error()
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_the_size_of_a_message_is_that_of_its_arrays_put_together(state: MemoryState) -> None:
+    """Each piece has a head of 16 bytes; two names of one array are one array."""
+    run, record = exchange(state)[0], zeros(1000)
+    record["rho"], record["lambda"] = record["mu"], Array("float32", (25,), "numpy.ndarray", bytes(100))
+    sent = message(run, SUPERLINK_NODE_ID, NODE, "", 0, what=record)
+    push(state, run, sent)
+    assert len(b"ArrayChunk  100\0") == 16
+    assert unpacked(sent.metadata.message_id, state.object_store) == 10 * 116 + 116
+
+
+def test_pieces_of_a_reply_that_was_given_up_do_not_raise_the_limit(
+    state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do those of a session that nobody began."""
+    monkeypatch.setattr(linkstate, "LEAST", 1000)
+    run, asked, reply = exchange(state, size=5000)
+    before = state._limit(run)
+    session = state.start_session(run)
+    state.store_message_and_object_tree(reply, get_object_tree(reply), session)
+    for name in (session, session, "another", ""):
+        assert not state.store_object(run, name, "0" * 64, b"x" * 5000)
+    assert state._limit(run) == before
+    assert answers(state, run, asked)[0].has_error()
 
 
 def test_a_reply_of_too_many_parts_is_refused(state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 
 NOTES = int(os.environ.get("HOSTILE_NOTES", "0"))  # bytes of them, in place of a spoilt upload
+ARRAY = int(os.environ.get("HOSTILE_ARRAY", "0"))  # bytes of one, in place of the upload
 
 if "fedbayes.deploy.supervise" in sys.orig_argv:
     import flwr.supernode.runtime.run_clientapp as runtime
@@ -27,9 +28,17 @@ if "fedbayes.deploy.supervise" in sys.orig_argv:
                 return {name: row * np.float32(1e6) for name, row in rows.items()}
         return rows
 
+    def huge(server_round: str) -> Array:
+        """Noise; in round 2 zeros, of which Flower sends one piece of 5 MB, and how often it comes."""
+        if server_round == "2":
+            return Array(np.zeros(ARRAY // 4, np.float32))
+        return Array(np.random.default_rng().random(ARRAY // 4, np.float32))
+
     def push_message(client, message, context):  # type: ignore[no-untyped-def]
         if NOTES and message.has_content() and "w" in message.content:
             message.content["notes"] = ConfigRecord({"0": "x" * NOTES})
+        elif ARRAY and message.has_content() and "w" in message.content:
+            message.content["w"] = ArrayRecord({"mu": huge(message.metadata.group_id)})
         elif message.has_content() and "w" in message.content:
             rows = {name: array.numpy().copy() for name, array in message.content["w"].items()}
             rows = spoilt(rows, message.metadata.group_id)
