@@ -40,7 +40,7 @@ def shares_of(cell: Cell, data_dir: str, seed: int) -> tuple[Pool, list[Share]]:
     return _shares(Split.of(Settings.parse(words)), cell.clients)
 
 
-def held_out(pool: Pool, shares: list[Share], seed: int, images: int) -> Iterator[tuple[Any, ...]]:
+def held_out(pool: Pool, shares: list[Share], seed: int, most: int) -> Iterator[tuple[Any, ...]]:
     """Each client's training data as they are, and images of nobody's for its test."""
     labels = np.concatenate(pool.labels)
     taken = np.zeros(len(labels), bool)
@@ -53,10 +53,10 @@ def held_out(pool: Pool, shares: list[Share], seed: int, images: int) -> Iterato
         picked = []
         for origin in np.unique(source[share.train]):
             mine = share.train[source[share.train] == origin]
-            most = round(images * len(mine) / len(share.train))  # of two data sets as it has for training
+            share_of_it = round(most * len(mine) / len(share.train))  # of two data sets as it has for training
             for label in np.unique(labels[mine]):
                 free = np.flatnonzero(~taken & (labels == label) & (source == origin))
-                picked.append(dice.permutation(free)[:most])
+                picked.append(dice.permutation(free)[:share_of_it])
         found = []
         for indices in (share.train, np.concatenate(picked)):
             images = torch.rot90(pool.inputs[torch.from_numpy(indices)], share.quarter_turns, (2, 3))
