@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fedbayes.cli.command import main
-from fedbayes.deploy import linkstate, log_lines, metrics, operators
+from fedbayes.deploy import linkstate, log_lines, metrics, operators, replies
 from fedbayes.deploy.operators import Node, Run
 from fedbayes.deploy.told import RunTold, kind_of
 from fedbayes.errors import CommandError
@@ -67,7 +67,7 @@ def test_a_run_is_what_its_events_tell(told: RunTold) -> None:
     [
         ("no answer yet to an earlier round; it is not waited for", "silent"),
         ("it cannot be reached", "away"),
-        (linkstate.ABANDONED, "incomplete"),
+        (replies.ABANDONED, "incomplete"),
         ("its reply is larger than 16 MB", "too large"),
         ("not finite", "dropped"),
         ("No space left on device", "error"),
