@@ -1,21 +1,25 @@
-"""What sites reply, as the coordinator keeps it in memory: whole and bounded.
+"""What sites reply, as the coordinator keeps it in memory: whole, bounded, and each site's own.
 
-A reply is handed on when it is whole, and one that is given up, or is far larger than what the run sends, on its way or
-put together, is answered for at once: whoever waits for it learns why.
+A reply is handed on when it is whole. One that is given up, or is far larger than what the run sends, on its way or put
+together, or says inside that it is another's, is answered for at once: whoever waits for it learns why.
 """
 
 import time
+from collections import Counter
 from dataclasses import dataclass
+from logging import WARNING
 from typing import Any
 
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
+from flwr.supercore import log
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
+from fedbayes.deploy.address import Address, inside
 from fedbayes.deploy.unpacked import unpacked
 
 LEAST = 16 * 2**20  # bytes that any reply may have: reports, tallies, what tables say of themselves
@@ -24,15 +28,24 @@ OBJECTS = 20_000  # parts of a reply; an array has one for every 5 MB
 ABANDONED = "its reply could not be sent as a whole"
 UNSENT = "its reply could not be sent"
 RESTARTED = "the site was started again before it had answered"
+FORGED = "its reply was made out in another's name"
 
 
 @dataclass
 class Upload:
     """A reply on its way in."""
 
-    asked: str  # the id of the message that it answers
-    node: int
+    reply: str  # its id
+    said: Address  # what its site has told of it
     size: int = 0
+
+    @property
+    def asked(self) -> str:
+        return self.said.asked
+
+    @property
+    def node(self) -> int:
+        return self.said.source
 
 
 class Replies(InMemoryLinkState):
@@ -44,24 +57,35 @@ class Replies(InMemoryLinkState):
         self._pushed: dict[str, int] = {}  # bytes of a ServerApp's message, by push session
         self._largest: dict[int, int] = {}  # of those, by run
         self._heard: dict[int, float] = {}  # when nodes gave a sign of life
+        self.forged: Counter[str] = Counter()  # what sites sent that was not their own, by name
 
     def store_message_and_object_tree(
         self, message: Message, object_tree: ObjectTree, session_id: str
     ) -> tuple[bool, list[str]]:
         with self.lock:
-            asked = message.metadata.reply_to_message_id
-            parts = sum(1 for _ in iterate_object_tree(object_tree)) if asked else 0
-            if parts > OBJECTS:
-                self._answer(asked, f"its reply has {parts} parts, and at most {OBJECTS} are taken")
+            said = Address.of(message.metadata)
+            if said.asked and (reason := self._unfit(message, object_tree)):
+                self._answer(said.asked, reason)
                 return False, []
             stored, missing = super().store_message_and_object_tree(message, object_tree, session_id)
-            if stored and asked:  # sent once more, it takes the place of the first attempt
-                self._uploads = {one: up for one, up in self._uploads.items() if up.asked != asked}
-            if stored and asked and missing:
-                self._uploads[session_id] = Upload(asked, message.metadata.src_node_id)
+            if stored and said.asked:  # sent once more, it takes the place of the first attempt
+                self._uploads = {one: up for one, up in self._uploads.items() if up.asked != said.asked}
+                self._uploads[session_id] = Upload(message.metadata.message_id, said)
+                if not missing:
+                    self._arrived(session_id, said.run)
             elif stored and missing:
                 self._pushed.setdefault(session_id, 0)
             return stored, missing
+
+    def _unfit(self, reply: Message, tree: ObjectTree) -> str:
+        """Why nothing of a reply is to come; empty where all is well."""
+        if (
+            tree.object_id != reply.metadata.message_id
+        ):  # what is looked at would not be what the run is given
+            self.tell_forged(reply.metadata.src_node_id, "a reply with another one's parts")
+            return FORGED
+        parts = sum(1 for _ in iterate_object_tree(tree))
+        return f"its reply has {parts} parts, and at most {OBJECTS} are taken" if parts > OBJECTS else ""
 
     def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
         with self.lock:
@@ -80,21 +104,41 @@ class Replies(InMemoryLinkState):
             stored = super().store_object(run_id, session_id, object_id, object_content)
             if session_id not in self._object_push_sessions:
                 self._pushed.pop(session_id, None)
-                if stored:  # all of it is here
+                if stored and upload is not None:  # all of it is here
+                    return self._arrived(session_id, run_id)
+                if stored:
                     size = max(unpacked(message, self.object_store) for message in session.root_object_ids)
-                    return self._arrived(session_id, run_id, size)
+                    self._largest[run_id] = max(self._largest[run_id], size)
             return stored
 
-    def _arrived(self, session: str, run_id: int, size: int) -> bool:
-        """What is whole has so many bytes when it is put together; False for a reply of too many."""
-        if session not in self._uploads:
-            self._largest[run_id] = max(self._largest[run_id], size)
-        elif size > self._limit(run_id):
+    def _arrived(self, session: str, run_id: int) -> bool:
+        """Whether a reply that is whole is its site's own, and not too large when it is put together."""
+        upload = self._uploads[session]
+        if inside(self.object_store.get(upload.reply)) != upload.said:
+            self.tell_forged(upload.node, "a reply that says inside that it is another's")
+            self._give_up(session, FORGED)
+        elif unpacked(upload.reply, self.object_store) > self._limit(run_id):
             self._refuse(session, run_id)
-            return False
         else:
             del self._uploads[session]
-        return True
+            return True
+        return False
+
+    def sender(self, session: str) -> int | None:
+        """The node whose message comes in so; None where none does."""
+        with self.lock:
+            upload = self._uploads.get(session)
+            return (
+                upload.node if upload is not None else SUPERLINK_NODE_ID if session in self._pushed else None
+            )
+
+    def tell_forged(self, node_id: int, what: str) -> None:
+        """Count what a site has sent that is not its own, and say so."""
+        node = self.nodes.get(node_id)
+        if node is not None:
+            self.forged[str(node.name)] += 1
+        who = "Somebody without a registered key" if node is None else f"Site {node.name}"
+        log(WARNING, "%s has sent %s; it was refused.", who, what)
 
     def _limit(self, run_id: int) -> int:
         """Bytes that a reply may have, on its way and put together."""

@@ -25,6 +25,7 @@ from messages import answers, begin, message, new_run, push
 
 from fedbayes.deploy import linkstate, replies, superlink
 from fedbayes.deploy.coordinator import public_keys
+from fedbayes.deploy.fleet import SitesPort
 from fedbayes.deploy.keys import make_keys
 from fedbayes.deploy.linkstate import MemoryState, number_of
 from fedbayes.deploy.unpacked import unpacked
@@ -319,8 +320,10 @@ def test_the_sites_port_has_its_limit(monkeypatch: pytest.MonkeyPatch, tmp_path:
     program = import_module("flwr.superlink.cli.flower_superlink")
     factory = import_module("flwr.server.superlink.linkstate.linkstate_factory")
     monkeypatch.setattr(program, "GRPC_MAX_MESSAGE_LENGTH", program.GRPC_MAX_MESSAGE_LENGTH)
+    monkeypatch.setattr(program, "FleetServicer", program.FleetServicer)
     monkeypatch.setattr(factory, "InMemoryLinkState", factory.InMemoryLinkState)
     monkeypatch.setattr(MemoryState, "KEYS", MemoryState.KEYS)
     superlink.prepare({"sites": str(tmp_path)})
     assert program.GRPC_MAX_MESSAGE_LENGTH == superlink.LARGEST
     assert factory.InMemoryLinkState is not MemoryState
+    assert program.FleetServicer is SitesPort
