@@ -78,14 +78,19 @@ class Replies(InMemoryLinkState):
             return stored, missing
 
     def _unfit(self, reply: Message, tree: ObjectTree) -> str:
-        """Why nothing of a reply is to come; empty where all is well."""
-        if (
-            tree.object_id != reply.metadata.message_id
-        ):  # what is looked at would not be what the run is given
+        """Why nothing of a reply is to come; empty where all is well.
+
+        With another root, what is looked at would not be what the run is given; and what has another message among its
+        parts takes that away when it goes.
+        """
+        root, parts = reply.metadata.message_id, [part.object_id for part in iterate_object_tree(tree)]
+        messages = self.message_ins_store.keys() | self.message_res_store.keys()
+        if tree.object_id != root or messages & (set(parts) - {root}):
             self.tell_forged(reply.metadata.src_node_id, "a reply with another one's parts")
             return FORGED
-        parts = sum(1 for _ in iterate_object_tree(tree))
-        return f"its reply has {parts} parts, and at most {OBJECTS} are taken" if parts > OBJECTS else ""
+        if len(parts) > OBJECTS:
+            return f"its reply has {len(parts)} parts, and at most {OBJECTS} are taken"
+        return ""
 
     def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
         with self.lock:
@@ -128,9 +133,9 @@ class Replies(InMemoryLinkState):
         """The node whose message comes in so; None where none does."""
         with self.lock:
             upload = self._uploads.get(session)
-            return (
-                upload.node if upload is not None else SUPERLINK_NODE_ID if session in self._pushed else None
-            )
+            if upload is not None:
+                return upload.node
+            return SUPERLINK_NODE_ID if session in self._pushed else None
 
     def tell_forged(self, node_id: int, what: str) -> None:
         """Count what a site has sent that is not its own, and say so."""

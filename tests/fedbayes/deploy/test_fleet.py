@@ -204,6 +204,20 @@ def test_a_reply_is_the_root_of_its_own_parts(federation: Federation) -> None:
     assert federation.answer(0).error.reason == replies.FORGED
 
 
+def test_no_reply_has_another_message_among_its_parts(federation: Federation) -> None:
+    """Dropped, it would take that one along: another site could not fetch what it was asked."""
+    hostile, _ = federation.sites
+    reply, asked = federation.reply(0, to=0), federation.asked[1].metadata.message_id
+    hostile.sends(
+        reply, ObjectTree(object_id=reply.metadata.message_id, children=[ObjectTree(object_id=asked)])
+    )
+    hostile.port.PullMessages(
+        PullMessagesRequest(node=Node(node_id=hostile.node))
+    )  # so it has given its reply up
+    assert asked in federation.state.object_store and federation.state.forged == {"site-0": 1}
+    assert federation.answer(0).error.reason == replies.FORGED
+
+
 def test_no_site_pushes_pieces_of_anothers_reply(federation: Federation) -> None:
     hostile, other = federation.sites
     reply = federation.reply(1, to=1)
