@@ -25,10 +25,9 @@ def new_run(state: MemoryState) -> int:
     )
 
 
-def message(
-    run: int, source: int, target: int, reply_to: str, size: int, ttl: float = 50.0, what: Any = None
-) -> Message:
-    """A text of so many bytes, or what is given."""
+def message(run: int, source: int, target: int, reply_to: str, size: int, what: Any = None) -> Message:
+    """A text of so many bytes, or what is given; no reply may be valid for longer than what it answers."""
+    ttl = 20.0 if reply_to else 50.0
     metadata = Metadata(run, "", source, target, reply_to, "1", time.time(), ttl, "train")
     made = make_message(metadata, content=RecordDict({"a": what or ConfigRecord({"text": "x" * size})}))
     made.metadata.__dict__["_message_id"] = made.object_id

@@ -185,7 +185,7 @@ def test_twelve_sites_at_once_lose_no_reply_in_a_hundred_rounds(monkeypatch: pyt
                     while not state.get_object(run, part.object_id):
                         time.sleep(0.001)
                 state.object_store.delete(asked)  # it has arrived
-                assert all(push(state, run, message(run, node, SUPERLINK_NODE_ID, asked, 1000, ttl=40.0)))
+                assert all(push(state, run, message(run, node, SUPERLINK_NODE_ID, asked, 1000)))
             time.sleep(0.001)
 
     with ThreadPoolExecutor(len(nodes)) as pool:
