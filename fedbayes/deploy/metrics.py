@@ -17,6 +17,10 @@ METRICS = {  # name → kind and what it is
     "fedbayes_site_up": ("gauge", "Whether a site is connected."),
     "fedbayes_site_last_round": ("gauge", "The last round that a site has answered."),
     "fedbayes_site_failures_total": ("counter", "Failed replies of a site."),
+    "fedbayes_site_forged_total": (
+        "counter",
+        "Messages that a site sent in another's name; all were refused.",
+    ),
     "fedbayes_run_running": ("gauge", "Whether a run is under way."),
     "fedbayes_run_round": ("gauge", "The last round that is saved."),
     "fedbayes_run_rounds": ("gauge", "Rounds that a run is to have."),
@@ -32,15 +36,20 @@ METRICS = {  # name → kind and what it is
 Sample = tuple[str, Mapping[str, str], float]
 
 
-def render(nodes: Mapping[str, bool], runs: Iterable[RunTold]) -> str:
-    """All metrics in Prometheus' text format; `nodes` says of each site whether it is connected."""
+def render(
+    nodes: Mapping[str, bool], runs: Iterable[RunTold], forged: Mapping[str, int] | None = None
+) -> str:
+    """All metrics in Prometheus' text format.
+
+    `nodes` says of each site whether it is connected, `forged` how much it sent that was not its own.
+    """
     found: dict[str, list[str]] = {name: [] for name in METRICS}
     named: dict[str, RunTold] = {}
     for (
         run
     ) in runs:  # a run and those that resumed it are one: no two lines may be of the same name and labels
         named[run.name] = run.after(named[run.name]) if run.name in named else run
-    samples = [*_of_sites(nodes), *(one for run in named.values() for one in _of_run(run))]
+    samples = [*_of_sites(nodes, forged or {}), *(one for run in named.values() for one in _of_run(run))]
     for name, labels, value in samples:
         words = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
         # Fifteen digits: with Python's own six, a counter of bytes stands still from a million on.
@@ -52,11 +61,12 @@ def render(nodes: Mapping[str, bool], runs: Iterable[RunTold]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_sites(nodes: Mapping[str, bool]) -> Iterator[Sample]:
+def _of_sites(nodes: Mapping[str, bool], forged: Mapping[str, int]) -> Iterator[Sample]:
     yield "fedbayes_sites_registered", {}, len(nodes)
     yield "fedbayes_sites_connected", {}, sum(nodes.values())
     for site, connected in sorted(nodes.items()):
         yield "fedbayes_site_up", {"site": site}, connected
+        yield "fedbayes_site_forged_total", {"site": site}, forged.get(site, 0)
 
 
 def _of_run(run: RunTold) -> Iterator[Sample]:

@@ -2,8 +2,8 @@
 
 PLAN is JSON: the folder of the sites' public keys, where to serve metrics, how to write the log. WORDS are those of
 `flower-superlink`. Without a `--database` its state is in memory (linkstate.py), and a message through the sites' port
-has at most `LARGEST` bytes: gRPC refuses more by its first five bytes, before anything of it is read. Where Flower is
-not as it is known here, it is started as it is.
+has at most `LARGEST` bytes: gRPC refuses more by its first five bytes, before anything of it is read. What comes
+through that port must be the sender's own (fleet.py). Where Flower is not as it is known here, it is started as it is.
 """
 
 import json
@@ -41,6 +41,7 @@ def prepare(plan: Mapping[str, str]) -> None:
     try:
         from flwr.server.superlink.linkstate import linkstate_factory
 
+        from fedbayes.deploy.fleet import SitesPort
         from fedbayes.deploy.linkstate import MemoryState
         from fedbayes.deploy.orphans import Orphans
     except ImportError as error:
@@ -62,6 +63,13 @@ def prepare(plan: Mapping[str, str]) -> None:
         return state
 
     linkstate_factory.InMemoryLinkState = made  # type: ignore[assignment,attr-defined]
+    if hasattr(program, "FleetServicer"):
+        program.FleetServicer = SitesPort
+    else:
+        print(
+            "Flower's port for sites is not where it is known; it is not asked whose a message is.",
+            flush=True,
+        )
     if hasattr(program, "GRPC_MAX_MESSAGE_LENGTH"):
         program.GRPC_MAX_MESSAGE_LENGTH = LARGEST
     else:
@@ -82,7 +90,7 @@ def serve_metrics(address: str, state: Any) -> None:
 
     host, _, port = address.rpartition(":")
     try:
-        serve(host, int(port), lambda: render(state.connected(), state.runs_told()))
+        serve(host, int(port), lambda: render(state.connected(), state.runs_told(), state.forged))
     except OSError as error:
         sys.exit(f"fedbayes: metrics cannot be served at {address}: {error.strerror}.")
     print(f"Metrics:     http://{address}/metrics", flush=True)

@@ -14,6 +14,7 @@ KINDS = {
     ),
     "incomplete": re.compile(r"could not be sent|unavailable after all"),
     "too large": re.compile(r"larger than|parts, and at most|more bytes"),
+    "forged": re.compile(r"in another's name"),
     "dropped": re.compile(r"not finite|shape|rows|beyond|absurd|family|impossible|unreadable", re.IGNORECASE),
 }
 OTHER = "error"

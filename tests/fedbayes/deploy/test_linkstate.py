@@ -11,25 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.app.message.message import make_message
-from flwr.app.metadata import Metadata
+from flwr.app import Array, ArrayRecord, Message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.server.superlink.fleet.message_handler.message_handler import push_messages
-from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
     get_object_tree,
     iterate_object_tree,
 )
-from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import InvalidRunStatusException
-from flwr.superlink.federation import NoOpFederationManager
+from messages import answers, begin, message, new_run, push
 
-from fedbayes.deploy import linkstate, superlink
+from fedbayes.deploy import linkstate, replies, superlink
 from fedbayes.deploy.coordinator import public_keys
+from fedbayes.deploy.fleet import SitesPort
 from fedbayes.deploy.keys import make_keys
 from fedbayes.deploy.linkstate import MemoryState, number_of
 from fedbayes.deploy.unpacked import unpacked
@@ -42,10 +38,6 @@ NODE = number_of(b"key of 0")
 def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryState]:
     monkeypatch.setattr(MemoryState, "KEYS", KEYS)
     yield begin()
-
-
-def begin() -> MemoryState:
-    return MemoryState(NoOpFederationManager(), ObjectStoreFactory().store())
 
 
 def names(state: MemoryState, *statuses: str) -> list[str]:
@@ -94,37 +86,11 @@ def exchange(
 ) -> tuple[int, Message, Message]:
     """A run, a message to site-0 that it has taken, and its reply: of about so many bytes, or what is given."""
     state.activate_node(NODE, 30)
-    run = state.create_run(
-        None, None, "hash", {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
-    )
+    run = new_run(state)
     asked = message(run, SUPERLINK_NODE_ID, NODE, "", 10, what=question)
     push(state, run, asked)
     (taken,) = state.get_message_ins(NODE, 1)
     return run, asked, message(run, NODE, SUPERLINK_NODE_ID, taken.metadata.message_id, size, what=answer)
-
-
-def message(
-    run: int, source: int, target: int, reply_to: str, size: int, ttl: float = 50.0, what: Any = None
-) -> Message:
-    """A text of so many bytes, or what is given."""
-    metadata = Metadata(run, "", source, target, reply_to, "1", time.time(), ttl, "train")
-    made = make_message(metadata, content=RecordDict({"a": what or ConfigRecord({"text": "x" * size})}))
-    made.metadata.__dict__["_message_id"] = made.object_id
-    return made
-
-
-def push(state: MemoryState, run: int, sent: Message, parts: int | None = None) -> list[bool]:
-    """As a site or a ServerApp does; only the first `parts` of it."""
-    session = state.start_session(run)
-    _, missing = state.store_message_and_object_tree(sent, get_object_tree(sent), session)
-    contents = {name: one.deflate() for name, one in get_all_nested_objects(sent).items() if name in missing}
-    return [
-        state.store_object(run, session, name, content) for name, content in list(contents.items())[:parts]
-    ]
-
-
-def answers(state: MemoryState, run: int, asked: Message) -> list[Message]:
-    return state.get_message_res({asked.metadata.message_id}, run)
 
 
 def test_a_reply_is_handed_on_when_it_is_whole(state: MemoryState) -> None:
@@ -141,7 +107,7 @@ def test_whoever_asks_for_work_has_given_its_reply_up(state: MemoryState) -> Non
     push(state, run, reply, parts=1)
     assert state.get_message_ins(NODE, 1) == []
     (found,) = answers(state, run, asked)
-    assert found.has_error() and found.error.reason == linkstate.ABANDONED
+    assert found.has_error() and found.error.reason == replies.ABANDONED
     assert reply.metadata.message_id not in state.object_store, "nothing of it stays"
 
 
@@ -161,7 +127,7 @@ def test_a_site_that_asks_for_work_without_having_answered_will_not(state: Memor
     state.object_store.delete(asked.metadata.message_id)
     assert state.get_message_ins(NODE, 1) == []
     (found,) = answers(state, run, asked)
-    assert found.has_error() and found.error.reason == linkstate.UNSENT
+    assert found.has_error() and found.error.reason == replies.UNSENT
 
 
 def test_a_site_that_was_killed_is_taken_in_as_soon_as_it_was_silent_and_its_message_answered_for(
@@ -173,7 +139,7 @@ def test_a_site_that_was_killed_is_taken_in_as_soon_as_it_was_silent_and_its_mes
     monkeypatch.setattr(linkstate, "SILENT", -1.0)
     assert state.activate_node(NODE, 30)
     (found,) = answers(state, run, asked)
-    assert found.has_error() and found.error.reason == linkstate.RESTARTED
+    assert found.has_error() and found.error.reason == replies.RESTARTED
     assert state.get_message_ins(NODE, 1) == [], "it is asked nothing twice"
 
 
@@ -182,7 +148,7 @@ def test_a_site_that_was_stopped_well_and_starts_is_answered_for_too(state: Memo
     push(state, run, reply, parts=1)
     assert state.deactivate_node(NODE) and state.activate_node(NODE, 30)
     (found,) = answers(state, run, asked)
-    assert found.error.reason == linkstate.RESTARTED
+    assert found.error.reason == replies.RESTARTED
 
 
 def test_a_site_that_dies_while_it_sends_is_said_to_be_dead(state: MemoryState) -> None:
@@ -208,9 +174,7 @@ def test_twelve_sites_at_once_lose_no_reply_in_a_hundred_rounds(monkeypatch: pyt
     keys = {f"key of {number}".encode(): f"site-{number}" for number in range(12)}
     monkeypatch.setattr(MemoryState, "KEYS", keys)
     state, nodes, over = begin(), [number_of(key) for key in keys], threading.Event()
-    run = state.create_run(
-        None, None, "hash", {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
-    )
+    run = new_run(state)
 
     def work(node: int) -> None:
         assert state.activate_node(node, 30)
@@ -221,7 +185,7 @@ def test_twelve_sites_at_once_lose_no_reply_in_a_hundred_rounds(monkeypatch: pyt
                     while not state.get_object(run, part.object_id):
                         time.sleep(0.001)
                 state.object_store.delete(asked)  # it has arrived
-                assert all(push(state, run, message(run, node, SUPERLINK_NODE_ID, asked, 1000, ttl=40.0)))
+                assert all(push(state, run, message(run, node, SUPERLINK_NODE_ID, asked, 1000)))
             time.sleep(0.001)
 
     with ThreadPoolExecutor(len(nodes)) as pool:
@@ -278,7 +242,7 @@ def test_a_reply_to_a_run_of_an_earlier_coordinator_is_refused_at_once(state: Me
 def test_a_reply_far_larger_than_what_was_sent_is_refused_at_once(
     state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linkstate, "LEAST", 1000)
+    monkeypatch.setattr(replies, "LEAST", 1000)
     run, asked, reply = exchange(state, size=5000)
     assert push(state, run, reply)[-1] is False
     (found,) = answers(state, run, asked)
@@ -294,7 +258,7 @@ def zeros(size: int) -> ArrayRecord:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[Array.__module__], "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 100)
-    monkeypatch.setattr(linkstate, "LEAST", 3000)
+    monkeypatch.setattr(replies, "LEAST", 3000)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -333,7 +297,7 @@ def test_pieces_of_a_reply_that_was_given_up_do_not_raise_the_limit(
     state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor do those of a session that nobody began."""
-    monkeypatch.setattr(linkstate, "LEAST", 1000)
+    monkeypatch.setattr(replies, "LEAST", 1000)
     run, asked, reply = exchange(state, size=5000)
     before = state._limit(run)
     session = state.start_session(run)
@@ -345,7 +309,7 @@ def test_pieces_of_a_reply_that_was_given_up_do_not_raise_the_limit(
 
 
 def test_a_reply_of_too_many_parts_is_refused(state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linkstate, "OBJECTS", 2)
+    monkeypatch.setattr(replies, "OBJECTS", 2)
     run, asked, reply = exchange(state)
     assert push(state, run, reply) == []
     (found,) = answers(state, run, asked)
@@ -356,8 +320,10 @@ def test_the_sites_port_has_its_limit(monkeypatch: pytest.MonkeyPatch, tmp_path:
     program = import_module("flwr.superlink.cli.flower_superlink")
     factory = import_module("flwr.server.superlink.linkstate.linkstate_factory")
     monkeypatch.setattr(program, "GRPC_MAX_MESSAGE_LENGTH", program.GRPC_MAX_MESSAGE_LENGTH)
+    monkeypatch.setattr(program, "FleetServicer", program.FleetServicer)
     monkeypatch.setattr(factory, "InMemoryLinkState", factory.InMemoryLinkState)
     monkeypatch.setattr(MemoryState, "KEYS", MemoryState.KEYS)
     superlink.prepare({"sites": str(tmp_path)})
     assert program.GRPC_MAX_MESSAGE_LENGTH == superlink.LARGEST
     assert factory.InMemoryLinkState is not MemoryState
+    assert program.FleetServicer is SitesPort

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fedbayes.cli.command import main
-from fedbayes.deploy import linkstate, log_lines, metrics, operators
+from fedbayes.deploy import linkstate, log_lines, metrics, operators, replies
 from fedbayes.deploy.operators import Node, Run
 from fedbayes.deploy.told import RunTold, kind_of
 from fedbayes.errors import CommandError
@@ -67,7 +67,8 @@ def test_a_run_is_what_its_events_tell(told: RunTold) -> None:
     [
         ("no answer yet to an earlier round; it is not waited for", "silent"),
         ("it cannot be reached", "away"),
-        (linkstate.ABANDONED, "incomplete"),
+        (replies.ABANDONED, "incomplete"),
+        (replies.FORGED, "forged"),
         ("its reply is larger than 16 MB", "too large"),
         ("not finite", "dropped"),
         ("No space left on device", "error"),
@@ -82,11 +83,13 @@ def test_reasons_are_counted_by_a_handful_of_kinds(reason: str, kind: str) -> No
 
 def test_metrics_are_prometheus_text(told: RunTold) -> None:
     told.name = 'odd "name"\\'
-    text = metrics.render({"site-0": True, "site-1": False}, [told])
+    text = metrics.render({"site-0": True, "site-1": False}, [told], {"site-0": 2})
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     sample = re.compile(r'^[a-z_]+(\{([a-z]+="([^"\\]|\\.)*",?)*\})? -?[\d.e+-]+$')
     assert all(map(sample.match, lines)), lines
     assert "fedbayes_sites_connected 1" in lines and 'fedbayes_site_up{site="site-1"} 0' in lines
+    assert 'fedbayes_site_forged_total{site="site-0"} 2' in lines
+    assert 'fedbayes_site_forged_total{site="site-1"} 0' in lines
     run = 'run="odd \\"name\\"\\\\"'
     assert f'fedbayes_replies_failed_total{{{run},reason="silent"}} 1' in lines
     assert f'fedbayes_run_score{{{run},model="pm",measure="accuracy"}} 0.5' in lines
