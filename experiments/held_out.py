@@ -53,7 +53,8 @@ def held_out(pool: Pool, shares: list[Share], seed: int, most: int) -> Iterator[
         picked = []
         for origin in np.unique(source[share.train]):
             mine = share.train[source[share.train] == origin]
-            share_of_it = round(most * len(mine) / len(share.train))  # of two data sets as it has for training
+            # of two data sets as many as it has for training
+            share_of_it = round(most * len(mine) / len(share.train))
             for label in np.unique(labels[mine]):
                 free = np.flatnonzero(~taken & (labels == label) & (source == origin))
                 picked.append(dice.permutation(free)[:share_of_it])

@@ -43,6 +43,9 @@ def _plain(model: str, inputs: Sequence[int], classes: int, seed: int) -> nn.Mod
             return _seeded(NETWORKS[model], inputs, classes, seed)
         except ValueError as error:  # inputs that it does not take
             raise UserCodeError(str(error)) from None
+        except (RuntimeError, MemoryError, OverflowError) as error:  # more weights than memory has room for
+            size = f"inputs of shape {tuple(inputs)} and {classes} classes"
+            raise UserCodeError(f"model={model} cannot be made for {size}: {problem(error)}.") from None
     factory = find(model)
     try:
         network, again = (_seeded(factory, inputs, classes, seed) for _ in range(2))

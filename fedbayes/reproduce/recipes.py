@@ -23,7 +23,8 @@ class Recipe:
 
 DNN = "zeta=auto personal-steps=auto lr-end=auto prior-decay=0.003"
 VGG = "zeta=30 zeta-start=0.017 rho-init=-3.5 lr-global=0.002 prior-decay=0.003 aggregation=moments"
-GATES = " lr-lambda=0.01"  # that stay undecided for long: their noise keeps a deep network from learning by heart
+# Gates that stay undecided for long: their noise keeps a deep network from learning by heart.
+GATES = " lr-lambda=0.01"
 
 # fmt: off
 RECIPES = {  # one line a method

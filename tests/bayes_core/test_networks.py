@@ -62,6 +62,13 @@ def test_vgg_says_that_an_image_is_too_small() -> None:
         build("vgg", (1, 28, 28), 10)
 
 
+def test_a_network_that_no_memory_holds_is_refused_in_a_sentence() -> None:
+    with pytest.raises(
+        UserCodeError, match=r"model=dnn cannot be made for inputs of shape \(1000000000000,\)"
+    ):
+        build("dnn", (10**12,), 10)
+
+
 def test_the_seed_decides_the_start_and_nothing_else() -> None:
     torch.manual_seed(3)
     expected = torch.rand(5)
