@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -38,8 +38,11 @@ def address_for(engine: str) -> Iterator[str | None]:
             _wait_for(node, log)
             yield f"127.0.0.1:{port}"
         finally:
-            for process in [*psutil.Process(node.pid).children(recursive=True), node]:
-                process.kill()
+            with suppress(psutil.Error):  # they end with each other
+                for process in psutil.Process(node.pid).children(recursive=True):
+                    with suppress(psutil.Error):
+                        process.kill()
+            node.kill()
             node.wait()
 
 

@@ -19,7 +19,7 @@ METRICS = {  # name → kind and what it is
     "fedbayes_site_failures_total": ("counter", "Failed replies of a site."),
     "fedbayes_site_forged_total": (
         "counter",
-        "Messages that a site sent in another's name; all were refused.",
+        "What a site sent that was not its own; all was refused.",
     ),
     "fedbayes_run_running": ("gauge", "Whether a run is under way."),
     "fedbayes_run_round": ("gauge", "The last round that is saved."),

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Error, Message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -18,6 +18,7 @@ from flwr.server.superlink.linkstate.utils import create_message_error_unavailab
 from flwr.supercore import log
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 
 from fedbayes.deploy.address import Address, inside
 from fedbayes.deploy.unpacked import unpacked
@@ -28,6 +29,7 @@ OBJECTS = 20_000  # parts of a reply; an array has one for every 5 MB
 ABANDONED = "its reply could not be sent as a whole"
 UNSENT = "its reply could not be sent"
 RESTARTED = "the site was started again before it had answered"
+TWOFOLD = "its reply says two things of one of its parts"
 FORGED = "its reply was made out in another's name"
 
 
@@ -81,16 +83,28 @@ class Replies(InMemoryLinkState):
         """Why nothing of a reply is to come; empty where all is well.
 
         With another root, what is looked at would not be what the run is given; and what has another message among its
-        parts takes that away when it goes.
+        parts takes that away when it goes. A part that is listed twice, with other parts of its own, would be kept as
+        it came first: eighty of them can be more than any machine holds when they are put together.
         """
-        root, parts = reply.metadata.message_id, [part.object_id for part in iterate_object_tree(tree)]
+        root, parts = reply.metadata.message_id, list(iterate_object_tree(tree))
         messages = self.message_ins_store.keys() | self.message_res_store.keys()
-        if tree.object_id != root or messages & (set(parts) - {root}):
+        if tree.object_id != root or messages & ({part.object_id for part in parts} - {root}):
             self.tell_forged(reply.metadata.src_node_id, "a reply with another one's parts")
             return FORGED
         if len(parts) > OBJECTS:
             return f"its reply has {len(parts)} parts, and at most {OBJECTS} are taken"
-        return ""
+        return TWOFOLD if self._twofold(parts) else ""
+
+    def _twofold(self, parts: list[ObjectTree]) -> bool:
+        """Whether one of these parts has other parts in another place, here or in what is kept already."""
+        kept = cast(InMemoryObjectStore, self.object_store).store
+        first: dict[str, list[str]] = {}
+        for part in parts:
+            listed = [child.object_id for child in part.children]
+            known = kept[part.object_id].child_object_ids if part.object_id in kept else listed
+            if first.setdefault(part.object_id, known) != listed:
+                return True
+        return False
 
     def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
         with self.lock:

@@ -63,12 +63,7 @@ def run(
         if resume is not None:
             _require_the_same_data(resume, words)
         watched_by = bar if progress else event_files
-        place = (
-            find_run(resume, words).parent
-            if resume
-            else absolute(words.get("out-dir", defaults()["out-dir"]))
-        )
-        with own_kernels(place):
+        with own_kernels(_place(resume, words)):
             plan, ended = train(words, clients, resume, engine, address, tensorboard, logs, watched_by)
         again = f'fedbayes.run(resume="{plan.folder}")'
         kept = f" {saved_rounds(plan.folder)} of {plan.settings.rounds} rounds are saved; go on with {again}."
@@ -77,6 +72,14 @@ def run(
         if ended.status != FINISHED:
             raise CommandError("\n".join([ended.error + (kept if ended.kept else ""), *ended.details]))
     return Result(plan.folder, model)
+
+
+def _place(resume: str | None, words: Mapping[str, Any]) -> Path:
+    """The out-dir; one that is no folder is refused with the other settings."""
+    if resume:
+        return find_run(resume, words).parent
+    given = words.get("out-dir", defaults()["out-dir"])
+    return absolute(str(given) if isinstance(given, str | Path) else defaults()["out-dir"])
 
 
 def bar(plan: Plan, engine: Engine) -> Display:

@@ -13,6 +13,7 @@ WHATS = ("table1", "table2", "table3", "settings", "figures")
 SIZES = ("small", "medium", "large")
 ENTROPY_ROUNDS = 10  # of the runs behind figure 2, which shows rounds 0, 1 and 10
 ENTROPY = "entropy"
+KEPT_GATES = 0.7  # of the gates that are open at the start, how many sFedBayes' DNN is asked to keep
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,10 @@ class Cell:
         given += recipe.vgg if self.model == "vgg" else recipe.dnn
         every = "1" if self.keeps == ENTROPY else str(EVAL_EVERY[self.model])
         pairs = (word.partition("=")[::2] for word in given.split())
-        return {"eval-every": every, **dict(pairs), **dict(self.changes)}
+        found = {"eval-every": every, **dict(pairs), **dict(self.changes)}
+        if self.method == "sfedbayes" and self.model == "dnn":
+            found["sparsity-target"] = f"{KEPT_GATES * float(found['lambda-init']):g}"
+        return found
 
     def found_in(self, data_dir: Path) -> dict[str, str]:
         """Other words for the same data, where data-dir has it as one .npz file."""

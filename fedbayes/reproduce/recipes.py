@@ -23,7 +23,7 @@ class Recipe:
 
 DNN = "zeta=auto personal-steps=auto lr-end=auto prior-decay=0.003"
 VGG = "zeta=30 zeta-start=0.017 rho-init=-3.5 lr-global=0.002 prior-decay=0.003 aggregation=moments"
-SPARSE = "zeta=auto personal-steps=auto prior-decay=0.003 rho-init=-3 sparsity-target=0.35"
+SPARSE = "zeta=auto personal-steps=auto prior-decay=0.003 rho-init=-3 lambda-init=0.5"  # and a target: see cells.py
 # Gates that stay undecided for long: their noise keeps a deep network from learning by heart.
 GATES = " lr-lambda=0.01"
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flwr.app import Array, ArrayRecord, Message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.fleet.message_handler.message_handler import push_messages
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
@@ -314,6 +316,34 @@ def test_a_reply_of_too_many_parts_is_refused(state: MemoryState, monkeypatch: p
     assert push(state, run, reply) == []
     (found,) = answers(state, run, asked)
     assert "3 parts" in str(found.error.reason)
+
+
+def ladder(steps: int) -> list[ObjectTree]:
+    """Each step is twice the one below, which is listed without its own parts: 2^steps when they are put together."""
+    names = [sha256(str(number).encode()).hexdigest() for number in range(steps + 1)]
+    pairs = zip(names[1:], names, strict=False)
+    return [ObjectTree(object_id=one, children=[ObjectTree(object_id=below)] * 2) for one, below in pairs]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_reply_of_few_parts_that_would_be_more_than_any_machine_holds_is_refused(
+    state: MemoryState, before: bool
+) -> None:
+    """Also where an earlier message, still on its way, has told of the lower steps."""
+    run, first, _ = exchange(state)
+    asked = [first, message(run, SUPERLINK_NODE_ID, NODE, "", 10)]
+    push(state, run, asked[1])
+    steps, sent = (
+        ladder(80),
+        [message(run, NODE, SUPERLINK_NODE_ID, one.metadata.message_id, 10) for one in asked],
+    )
+    parts = [steps[:1], steps[1:2]] if before else [steps]
+    for reply, own in zip(sent, parts, strict=False):
+        tree = ObjectTree(object_id=reply.metadata.message_id, children=own)
+        stored, _ = state.store_message_and_object_tree(reply, tree, state.start_session(run))
+    assert not stored
+    (answer,) = answers(state, run, asked[len(parts) - 1])
+    assert answer.error.reason == replies.TWOFOLD
 
 
 def test_the_sites_port_has_its_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

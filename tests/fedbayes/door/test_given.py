@@ -36,6 +36,7 @@ def test_keywords_are_settings() -> None:
     ("arguments", "sentence"),
     [
         ({"zetta": 1}, 'There is no setting "zetta"; did you mean "zeta"?'),
+        ({"out_dir": 5}, 'The setting "out-dir" takes a folder, not "5"'),
         ({"zeta": -1}, 'The setting "zeta" takes auto or a number of at least 0, not "-1".'),
         ({"method": "fedavg", "zeta": 3.0}, 'method=fedavg does not use the setting "zeta"; '),
         ({"clients_per_round": 9, "clients": 3}, "clients-per-round=9, but there are only 3 clients"),

@@ -106,3 +106,16 @@ def test_a_file_beside_the_official_ones_serves(tmp_path: Path) -> None:
     assert cell.found_in(tmp_path) == {"dataset": str(tmp_path / "cifar10.npz"), "size": "25+475"}
     (tmp_path / "cifar-10-batches-py").mkdir()
     assert cell.found_in(tmp_path) == {}
+
+
+def test_sparse_models_are_asked_to_keep_the_same_share_of_the_gates_that_were_open() -> None:
+    asked = {
+        (cell.changes, cell.words()["lambda-init"]): cell.words().get("sparsity-target")
+        for cell in chosen("table2", "mnist/medium")
+    }
+    assert sorted((words, target) for (_, words), target in asked.items()) == [
+        ("0.3", "0.21"),
+        ("0.5", "0.35"),
+        ("0.7", "0.49"),
+    ]
+    assert all("sparsity-target" not in cell.words() for cell in chosen("table2", "cifar10"))
