@@ -26,6 +26,7 @@ from fedbayes.deploy.unpacked import unpacked
 LEAST = 16 * 2**20  # bytes that any reply may have: reports, tallies, what tables say of themselves
 TIMES = 4  # as large as the largest message of its run a reply may be
 OBJECTS = 20_000  # parts of a reply; an array has one for every 5 MB
+AGAIN = 60.0  # seconds from one warning of a kind to the next
 ABANDONED = "its reply could not be sent as a whole"
 UNSENT = "its reply could not be sent"
 RESTARTED = "the site was started again before it had answered"
@@ -59,6 +60,9 @@ class Replies(InMemoryLinkState):
         self._pushed: dict[str, int] = {}  # bytes of a ServerApp's message, by push session
         self._largest: dict[int, int] = {}  # of those, by run
         self._heard: dict[int, float] = {}  # when nodes gave a sign of life
+        self._warned: dict[
+            tuple[str, str], float
+        ] = {}  # until when a kind of forgery of somebody's is not told again
         self.forged: Counter[str] = Counter()  # what sites sent that was not their own, by name
 
     def store_message_and_object_tree(
@@ -152,11 +156,15 @@ class Replies(InMemoryLinkState):
             return SUPERLINK_NODE_ID if session in self._pushed else None
 
     def tell_forged(self, node_id: int, what: str) -> None:
-        """Count what a site has sent that is not its own, and say so."""
+        """Count what a site has sent that is not its own, and say so, each kind once a minute: logs have an end."""
         node = self.nodes.get(node_id)
-        if node is not None:
-            self.forged[str(node.name)] += 1
         who = "Somebody without a registered key" if node is None else f"Site {node.name}"
+        with self.lock:
+            if node is not None:
+                self.forged[str(node.name)] += 1
+            if time.monotonic() < self._warned.get((who, what), 0.0):
+                return
+            self._warned[who, what] = time.monotonic() + AGAIN
         log(WARNING, "%s has sent %s; it was refused.", who, what)
 
     def _limit(self, run_id: int) -> int:

@@ -157,6 +157,17 @@ def test_no_site_instructs_another(federation: Federation, caplog: pytest.LogCap
     assert "Site site-0 has sent a message in another's name" in caplog.text
 
 
+def test_a_site_that_forges_on_and_on_does_not_fill_the_log(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation.state.activate_node(federation.sites[0].node, 30)
+    for _ in range(5):
+        federation.state.tell_forged(federation.sites[0].node, "a message in another's name")
+        federation.state.tell_forged(7, "another's key in place of its own")
+    assert federation.state.forged == {"site-0": 5}
+    assert caplog.text.count("was refused") == 2
+
+
 def test_no_site_instructs_another_in_its_own_name(federation: Federation) -> None:
     hostile, other = federation.sites
     with refused():
