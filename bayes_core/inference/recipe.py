@@ -18,14 +18,6 @@ def zeta_for(n: int) -> float:
     return min(n / EXAMPLES_A_ZETA, MOST_ZETA)
 
 
-def risen(start: float, server_round: int, rounds: int) -> float:
-    """The share of ζ in a round: from `start` in round 0 it rises by one factor a round, to 1 in the middle of the run.
-
-    A strong prior holds q where nothing has been learned yet: Adam's steps follow the pull back to w and not the data.
-    """
-    return float(start ** max(0.0, 1 - 2 * server_round / rounds))
-
-
 def steps_for(n: int, batch_size: int) -> int:
     """Steps on q before each step on w, where nobody chose: one for every two batches of data, and at most five.
 

@@ -16,7 +16,7 @@ from bayes_core import ClientState, Gaussian, Recipe, client_update
 from bayes_core.families import Family
 from bayes_core.flat import buffers_in, flatten
 from bayes_core.inference.plain import settled
-from bayes_core.inference.recipe import risen, zeta_for
+from bayes_core.inference.recipe import zeta_for
 from bayes_core.parts import PLAIN, Beside, bayesian_part, hold, plain_in
 from bayes_core.predict.predictor import Predictor, WeightsPredictor
 from client_app.method import ClientMethod, Tensors, Trained, statistics_in
@@ -178,7 +178,7 @@ class PFedBayes(ClientMethod):
             personal_steps=steps,
             batch_size=settings.batch_size,
             mc_samples=options.mc_samples,
-            zeta=zeta * risen(options.zeta_start, server_round, settings.rounds),
+            zeta=zeta * self.zeta_share(server_round),
             optimizer=settings.optimizer,
             lr_personal=options.lr_personal,
             lr_global=settings.lr_global * pace,
@@ -186,6 +186,13 @@ class PFedBayes(ClientMethod):
             adam_beta2=settings.adam_beta2,
             compile=None if options.compile == "auto" else options.compile,
         )
+
+    def zeta_share(self, server_round: int) -> float:
+        """Of ζ: from `zeta-start` in round 0 it rises by one factor a round, to all of it in the middle of the run.
+
+        A strong prior holds q where nothing has been learned yet: Adam's steps follow the pull back to w, not the data.
+        """
+        return float(self.options.zeta_start ** max(0.0, 1 - 2 * server_round / self.settings.rounds))
 
     def models(self, state: Tensors, received: Tensors) -> dict[str, Predictor]:
         gm = self.family.unconstrain(received["w"])
