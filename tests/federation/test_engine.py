@@ -1,5 +1,6 @@
 """The embedded engine: the figures of every other federation, whoever is killed on the way, and nothing left behind."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -322,3 +323,24 @@ def test_ctrl_c_stops_it_and_says_how_to_go_on(
     assert "Stopping…" in said and "Resume with:  fedbayes run --resume run" in said
     assert Outcome(tmp_path / "runs" / "run").state == "stopped"
     assert not (tmp_path / "runs" / "run" / "lock.json").exists()
+
+
+def test_garbage_with_threads_of_its_own_goes_before_anything_is_copied(embed: Run, tmp_path: Path) -> None:
+    """In a copy its threads do not exist, and it would wait for them for ever."""
+
+    class Session:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            with (tmp_path / "gone").open("a") as file:
+                file.write(f"{os.getpid()}\n")
+
+    gc.disable()
+    try:
+        Session()
+        run, _ = embed("garbage", rounds=1)
+    finally:
+        gc.enable()
+    assert run.state == "finished"
+    assert (tmp_path / "gone").read_text().split() == [str(os.getpid())]

@@ -1,5 +1,6 @@
 """A run on the embedded engine, as the command sees it: it starts, it speaks, it ends."""
 
+import gc
 import os
 import secrets
 import signal
@@ -51,6 +52,8 @@ class Embedded:
                 server.main(*arguments)
 
             self._log.flush()
+            # Garbage goes here: what has threads of its own (a session of onnxruntime) would wait for them in a copy.
+            gc.collect()
             self._server = fork(work, server.NAME)
             self._wait: Callable[[], int] = lambda: os.waitstatus_to_exitcode(os.waitpid(self._server, 0)[1])
         else:

@@ -58,7 +58,6 @@ class Nursery:
 def _keep(control: socket.socket, shelf: Memory, clients: int, threads: int) -> None:
     """One worker for each device that is asked for, until the server has gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a worker ended
-    gc.collect()
     gc.freeze()  # or the collector would touch, and so copy, what all workers share
     while device := control.recv(WORD):
         ours, theirs = socket.socketpair()
