@@ -44,6 +44,7 @@ TAKES: dict[str, list[Any]] = {  # what the functions of the library take
     "step": [pointer, pointer, pointer, switch, switch, switch, whole, whole],
     "tally": [pointer, pointer, pointer, number, number, number, whole, whole],
     "tally_wide": [pointer, pointer, pointer, number, number, number, whole, whole],
+    "hold": [pointer, pointer, whole, whole, whole, whole],
     "put_moments": MOMENTS,
     "put_gated_moments": MOMENTS,
     "finish_moments": FINISH,

@@ -4,7 +4,7 @@ A part of the source of kernels.py, after sums.py. A part of the numbers is done
 cache for all the uploads, and in registers for some of them.
 """
 
-HELD = 8  # uploads that are added in one go
+HELD = 16  # uploads that are added in one go, at most: of more, what is left of their terms would leave a grid's range
 # Adding and taking away 1.5·2^k rounds a float64 to a multiple of 2^(k−52), and so does adding to a sum of about that.
 EXPONENTS = (43, 10, -38, -86)
 GRIDS = tuple(1.5 * 2.0**k for k in EXPONENTS)
@@ -40,11 +40,12 @@ static const double GRIDS[] = {{{listed(GRIDS)}}}, STEPS[] = {{{listed(STEPS)}}}
 #endif
 
 typedef struct {
-    const float *mu[HELD], *lambda[HELD], *origin;
-    float sigma[HELD][PART];
-    double sums[4][4][PART];  /* of each kind, on each grid */
+    const float *mu[HELD], *sigma[HELD], *lambda[HELD], *origin;
+    double sums[4][4][PART + 24];  /* of each kind, on each grid */
     double weights[HELD], off, one;
 } part;
+
+static const float NONE[PART];
 
 /* Rounded to the sum's grid, as long as the sum is between 1 and 2 times its power of two; gives what is left. */
 INLINE double put(double *sum, double term, double one) {
@@ -61,8 +62,8 @@ INLINE double odd(double x) {  /* never halfway between two numbers of a grid, w
     return x;
 }
 
-/* `GROUP` uploads from the `first` on, on the grids from `top` on. */
-INLINE void put_group(const int gated, const int top, part *p, int64_t first, int64_t count) {
+/* `GROUP` uploads from the `first` on, on the grids from `top` on. A weight of 1 need not be multiplied with. */
+INLINE void put_group(const int gated, const int top, const int even, part *p, int64_t first, int64_t count) {
     const int kinds = 3 + gated, last = 2 + gated;
     const float *restrict origin = p->origin;
     const double one = p->one, off = p->off;
@@ -71,7 +72,7 @@ INLINE void put_group(const int gated, const int top, part *p, int64_t first, in
         ALL(j, 0, kinds) ALL(k, top, last + 1) s[j][k] = p->sums[j][k][i];
         ALL(c, 0, GROUP) {
             double distance = (double)p->mu[first + c][i] - (double)origin[i];
-            double sigma = (double)p->sigma[first + c][i], weight = p->weights[first + c];
+            double sigma = (double)p->sigma[first + c][i], weight = even ? 1.0 : p->weights[first + c];
             double gate = gated ? (double)p->lambda[first + c][i] : 1.0;
             gate = gate < off ? off : gate;
             double terms[4] = {distance * gate * weight, distance * distance * gate * weight,
@@ -86,10 +87,10 @@ INLINE void put_group(const int gated, const int top, part *p, int64_t first, in
     }
 }
 
-INLINE void put_all(const int gated, const int top, part *p, int64_t groups, int64_t count) {
+INLINE void put_all(const int gated, const int top, const int even, part *p, int64_t uploads, int64_t count) {
     for (int j = 0; j < 3 + gated; j++)
         for (int k = top; k < 3 + gated; k++) NUMBERS p->sums[j][k][i] = GRIDS[k];
-    for (int64_t g = 0; g < groups; g++) put_group(gated, top, p, g * GROUP, count);
+    for (int64_t c = 0; c < uploads; c += GROUP) put_group(gated, top, even, p, c, count);
 }
 
 /* Whether a sum without the first grid may have left the range of the second. Squares, variances and gates only grow;
@@ -135,40 +136,54 @@ INLINE int64_t carry(const int gated, const int top, const part *p, double *tota
     return touched;
 }
 
-INLINE int64_t put_part(const int gated, part *p, int64_t uploads, int narrow, double *totals, int64_t size,
-                        int64_t begin, int64_t count) {
-    float t[PART];
-    for (int64_t c = 0; c < uploads; c++) {
-        const float *restrict rho = p->mu[c] + size;
-        float *restrict sigma = p->sigma[c];
-        NUMBERS t[i] = exp_below(-fabsf(rho[i]));  /* two loops: the processor works on several turns of a short one */
-        NUMBERS sigma[i] = (rho[i] > 0 ? rho[i] : 0) + log1p_above(t[i]);
-    }
-    int64_t groups = (uploads + GROUP - 1) / GROUP;
-    for (int64_t c = uploads; c < groups * GROUP; c++) memcpy(p->sigma[c], p->sigma[0], sizeof p->sigma[0]);
-    if (narrow) put_all(gated, 1, p, groups, count);
+INLINE int64_t put_part(const int gated, const int even, part *p, int64_t uploads, int narrow, double *totals,
+                        int64_t size, int64_t begin, int64_t count) {
+    if (narrow) put_all(gated, 1, even, p, uploads, count);
     if (narrow && !left(gated, p, count)) return carry(gated, 1, p, totals, size, begin, count);
-    put_all(gated, 0, p, groups, count);
+    put_all(gated, 0, 0, p, uploads, count);
     return carry(gated, 0, p, totals, size, begin, count);
 }
 
-/* Moments._flush: `uploads` of the rows mu, rho and, with gates, lambda, into the totals of lambda times the distance
+/* Moments._hold: mu, sigma and, with gates, lambda of an upload. */
+ROUNDED void hold(float *restrict held, const float *restrict upload, int64_t size, int64_t rows, int64_t first,
+                  int64_t last) {
+    float t[PART];
+    for (int64_t begin = first; begin < last; begin += PART) {
+        const int64_t count = last - begin < PART ? last - begin : PART;
+        const float *restrict mu = upload + begin, *restrict rho = mu + size, *restrict lambda = rho + size;
+        float *restrict out = held + begin, *restrict sigma = out + size, *restrict gates = sigma + size;
+        NUMBERS {  /* two loops: the processor works on several turns of a short one */
+            t[i] = exp_below(-fabsf(rho[i]));
+            out[i] = mu[i];
+        }
+        NUMBERS sigma[i] = (rho[i] > 0 ? rho[i] : 0) + log1p_above(t[i]);
+        if (rows > 2) NUMBERS gates[i] = lambda[i];
+    }
+}
+
+/* Moments._flush: `uploads` of the rows mu, sigma and, with gates, lambda, into the totals of lambda times the distance
    from the origin, its square and the variance, and of lambda. Gives whether the first grid was touched. */
 #define PUT(name, gated)                                                                                       \
     ROUNDED int64_t name(double *totals, int64_t size, const float *origin, const float *held, int64_t uploads, \
                          const double *weights, double off, double one, int64_t first, int64_t last) {         \
         part p = {.off = off, .one = one};                                                                     \
         double sum = 0;                                                                                        \
-        int64_t touched = 0;                                                                                   \
-        for (int64_t c = 0; c < uploads; c++) sum += p.weights[c] = weights[c];                                \
+        int64_t touched = 0, even = !gated;                                                                    \
+        for (int64_t c = 0; c < uploads; c++) {                                                                \
+            sum += p.weights[c] = weights[c];                                                                  \
+            even &= weights[c] == 1;                                                                           \
+        }                                                                                                      \
+        const int narrow = gated || sum < 64;                                                                  \
         for (int64_t begin = first; begin < last; begin += PART) {                                             \
-            for (int64_t c = 0; c < HELD; c++) {  /* of those that fill a group, the weight is 0 */            \
-                p.mu[c] = held + (c < uploads ? c : 0) * (2 + gated) * size + begin;                           \
-                p.lambda[c] = p.mu[c] + 2 * size;                                                              \
-            }                                                                                                  \
             p.origin = origin + begin;                                                                         \
+            for (int64_t c = 0; c < HELD; c++) {  /* those that fill a group add nothing */                    \
+                p.mu[c] = c < uploads ? held + c * (2 + gated) * size + begin : p.origin;                      \
+                p.sigma[c] = c < uploads ? p.mu[c] + size : NONE;                                              \
+                p.lambda[c] = c < uploads ? p.sigma[c] + size : NONE;                                          \
+            }                                                                                                  \
             int64_t count = last - begin < PART ? last - begin : PART;                                         \
-            touched += put_part(gated, &p, uploads, gated || sum < 64, totals, size, begin, count);            \
+            touched += even ? put_part(gated, !gated, &p, uploads, narrow, totals, size, begin, count)         \
+                            : put_part(gated, 0, &p, uploads, narrow, totals, size, begin, count);             \
         }                                                                                                      \
         return touched;                                                                                        \
     }
@@ -178,15 +193,16 @@ PUT(put_gated_moments, 1)
 
 /* A sum on all its grids as one float64, which depends on nothing but their exact sum. */
 INLINE double value(const int gated, const int wide, const double *total, int64_t grid) {
+    const int top = !wide;  /* without the first grid's part, the second's is below 2^10 and has all its digits */
     double low[4], found;
-    ALL(k, 0, 3 + gated) low[k] = k || wide ? total[k * grid] : 0;
-    _Pragma("GCC unroll 4") for (int k = 2 + gated; k > 0; k--) {
+    ALL(k, top, 3 + gated) low[k] = total[k * grid];
+    _Pragma("GCC unroll 4") for (int k = 2 + gated; k > top; k--) {
         double over = floor(low[k] * (1 / STEPS[k - 1])) * STEPS[k - 1];
         low[k] -= over;
         low[k - 1] += over;
     }
-    found = low[0];
-    ALL(k, 1, 3 + gated) found += low[k];
+    found = low[top];
+    ALL(k, top + 1, 3 + gated) found += low[k];
     return found;
 }
 
@@ -197,9 +213,9 @@ INLINE void finish(const int gated, const int wide, float *restrict out, const d
     float sigma[PART], *restrict rho = out + size, *restrict lambda = rho + size;
     NUMBERS {
         double gates = gated ? value(gated, wide, total + 3 * size + i, grid) : weight;
-        double shift = value(gated, wide, total + i, grid) / gates;
-        double square = value(gated, wide, total + size + i, grid) / gates;
-        double variance = value(gated, wide, total + 2 * size + i, grid) / gates;
+        double each = 1 / gates, shift = value(gated, wide, total + i, grid) * each;
+        double square = value(gated, wide, total + size + i, grid) * each;
+        double variance = value(gated, wide, total + 2 * size + i, grid) * each;
         double spread = square - shift * shift;
         variance += spread < ROUNDING * square ? 0 : spread;
         out[i] = (float)(shift + (double)origin[i]);

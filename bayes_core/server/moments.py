@@ -16,6 +16,7 @@ from bayes_core.fast.moments import GRIDS, HELD, LEAST, ROUNDING, STEPS
 from bayes_core.fast.softplus import inverse_softplus, softplus
 from bayes_core.server.blocks import blocks, in_threads
 
+FEWER = 8  # uploads are held where `HELD` would take more than `KEPT` bytes
 SPARE, KEPT = 2, 2**24  # places for held uploads that are kept for the next round, of at most so many bytes
 OFF = 1e-12  # no λ counts as less, so that the sums of λ·σ² keep their digits
 
@@ -44,13 +45,29 @@ class Moments:
         self.wide = False  # whether the first grid is in use
 
     def add(self, upload: Tensor, weight: float = 1.0) -> None:
+        if upload.shape != self.origin.shape:
+            raise ValueError(f"An upload of the shape {tuple(upload.shape)} for {tuple(self.origin.shape)}.")
         if self.held is None:
             self.held = _place(self.rows, self.size)
-        self.held[len(self.waiting)].copy_(upload)
+        self._hold(upload.to("cpu", torch.float32).contiguous(), self.held[len(self.waiting)])
         self.weights.append(weight)
         self.waiting.append(weight)
-        if len(self.waiting) == HELD:
+        if len(self.waiting) == len(self.held):
             self._flush()
+
+    def _hold(self, upload: Tensor, place: Tensor) -> None:
+        """With σ in place of ρ: the softplus reads what has just come, and need not wait for memory."""
+        kernels = library()
+
+        def hold(begin: int, end: int) -> None:
+            if isinstance(kernels, str):
+                for block in blocks(end, begin):
+                    place[:, block] = upload[:, block]
+                    place[1, block] = softplus(upload[1, block])
+            else:
+                kernels.hold(place.data_ptr(), upload.data_ptr(), self.size, self.rows, begin, end)
+
+        in_threads(self.size, hold)
 
     def _flush(self) -> None:
         in_threads(self.size, self._flush_part)
@@ -76,7 +93,7 @@ class Moments:
 
     def _put(self, upload: Tensor, block: slice, weight: float) -> None:
         distance = upload[0].double() - self.origin[0, block]
-        terms = [distance, distance.square(), softplus(upload[1]).double().square_()]
+        terms = [distance, distance.square(), upload[1].double().square_()]
         if self.rows == 3:
             gate = upload[2].double().clamp_min(OFF)
             terms = [*(term.mul_(gate) for term in terms), gate]
@@ -120,11 +137,12 @@ class Moments:
     def _finish(self, block: slice, out: Tensor, weight: float) -> None:
         first, second, third, *fourth = value(self.totals[:, :, block])
         gates = fourth[0] if fourth else torch.tensor(weight, dtype=torch.float64)
-        shift, square = first.div_(gates), second.div_(gates)
+        each = 1 / gates  # a division takes as long as ten products
+        shift, square = first.mul_(each), second.mul_(each)
         spread = square - shift * shift
         # Where all μ_i are alike it is 0 but for rounding, which σ may be smaller than.
         spread.masked_fill_(spread < ROUNDING * square, 0)
-        variance = third.div_(gates).add_(spread)
+        variance = third.mul_(each).add_(spread)
         out[0] = shift.add_(self.origin[0, block])
         out[1] = inverse_softplus(variance.clamp_min_(LEAST).sqrt_().float())
         if fourth:
@@ -136,11 +154,13 @@ _lock = Lock()
 
 
 def _place(rows: int, size: int) -> Tensor:
+    """For as many uploads as are added in one go: fewer where they are large."""
+    shape = (HELD if HELD * rows * size * 4 <= KEPT else FEWER, rows, size)
     with _lock:
         for number, one in enumerate(_spare):
-            if one.shape == (HELD, rows, size):
+            if one.shape == shape:
                 return _spare.pop(number)
-    return torch.empty(HELD, rows, size)
+    return torch.empty(shape)
 
 
 def _keep(place: Tensor) -> None:

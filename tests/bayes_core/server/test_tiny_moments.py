@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bayes_core.fast.compiled import library
+from bayes_core.fast.moments import HELD
 from bayes_core.fast.softplus import softplus as softplus_of
 from bayes_core.server.aggregate import inverse_softplus, mean, moments
 from bayes_core.server.moments import Moments, value
@@ -133,13 +134,30 @@ def test_the_sums_are_exact_in_any_order_in_c_and_in_pytorch(
         assert ((got - exact).abs() <= bound).all()
 
 
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("rows", [2, 3])
+def test_as_many_as_are_held_stay_within_every_grid(rows: int) -> None:
+    """What is left of each term on one grid is the most there can be, and all of one sign on the next."""
+    mu = torch.tensor([power * (1 - less) for power in (2.0**-43, 2.0**-91) for less in (0, 2.0**-24)])
+    upload = torch.stack([torch.cat([mu, -mu]), torch.full((8,), -2.5), torch.ones(8)])[:rows]
+    total = Moments(torch.zeros_like(upload))
+    for _ in range(HELD):
+        total.add(upload)
+    found, exact = value(total.totals)[0], HELD * upload[0].double()
+    kept = (
+        slice(None) if rows == 3 else torch.tensor([0, 1, 4, 5])
+    )  # without gates no grid is as fine as 2^-91
+    assert not total.waiting and torch.equal(found[kept], exact[kept])
+
+
 def test_a_long_sum_moves_to_the_first_grid() -> None:
     """More than 512 in the sum of terms of which none is large."""
     upload = torch.tensor([[7.0, -7.0, 1e-9], [-2.5, 2.0, -20.0]])
     total = Moments(torch.zeros_like(upload))
-    for _ in range(200):
+    for _ in range(13 * HELD):
         total.add(upload)
-    assert total.wide and value(total.totals)[0].tolist() == [1400.0, -1400.0, 200 * float(upload[0, 2])]
+    assert total.wide and not total.waiting
+    assert value(total.totals)[0].tolist() == [1456.0, -1456.0, 208 * float(upload[0, 2])]
     check(total.result(), upload[None])
 
 
