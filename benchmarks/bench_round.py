@@ -125,6 +125,5 @@ def client_parts(options: Options, personal_steps: int) -> dict[str, float]:
                 aggregate.add(method.codec.arrive(reply, w, w.shape))
             with part("evaluate"):
                 for model in method.models(trained.state, {"w": received}).values():
-                    model.predict(data.x_test, settings.eval_samples, torch.Generator())
-                    model.point_probabilities(data.x_test)
+                    model.predict_both(data.x_test, settings.eval_samples, torch.Generator())
     return dict(spent)

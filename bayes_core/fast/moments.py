@@ -74,7 +74,7 @@ INLINE void put_group(const int gated, const int top, const int even, part *p, i
             double distance = (double)p->mu[first + c][i] - (double)origin[i];
             double sigma = (double)p->sigma[first + c][i], weight = even ? 1.0 : p->weights[first + c];
             double gate = gated ? (double)p->lambda[first + c][i] : 1.0;
-            gate = gate < off ? off : gate;
+            if (gated) gate = gate < off ? off : gate;
             double terms[4] = {distance * gate * weight, distance * distance * gate * weight,
                                sigma * sigma * gate * weight, gate * weight};
             ALL(j, 0, kinds) {

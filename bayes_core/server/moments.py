@@ -39,7 +39,7 @@ class Moments:
         # on as many grids as λ·σ² is small, one for each kind of term; numpy's zeros take no memory until they are used
         self.totals = torch.from_numpy(np.zeros((self.rows + 1, self.rows + 1, self.size)))
         self.totals[1:].zero_()
-        self.held: Tensor | None = None  # a place for uploads, while there are any
+        self.held: Tensor | None = None  # a place for uploads, with σ instead of ρ, while there are any
         self.weights: list[float] = []
         self.waiting: list[float] = []  # weights of those that are held
         self.wide = False  # whether the first grid is in use

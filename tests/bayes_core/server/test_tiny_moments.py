@@ -150,6 +150,20 @@ def test_as_many_as_are_held_stay_within_every_grid(rows: int) -> None:
     assert not total.waiting and torch.equal(found[kept], exact[kept])
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_uploads_of_any_layout_and_precision_and_of_no_other_shape(
+    request: pytest.FixtureRequest, compiled: bool
+) -> None:
+    request.getfixturevalue("compiler" if compiled else "no_compiler")
+    upload = torch.tensor([[7.0, -7.0, 0.5], [-2.5, 2.0, -20.0]])
+    expected = moments([upload])
+    for one in (upload.double(), upload.bfloat16(), upload.T.contiguous().T):
+        assert torch.equal(moments([one]), expected)
+    total = Moments(torch.zeros_like(upload))
+    with pytest.raises(ValueError, match="An upload of the shape"):
+        total.add(upload[:, :2])
+
+
 def test_a_long_sum_moves_to_the_first_grid() -> None:
     """More than 512 in the sum of terms of which none is large."""
     upload = torch.tensor([[7.0, -7.0, 1e-9], [-2.5, 2.0, -20.0]])
