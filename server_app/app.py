@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
+from statistics import mode
 from types import FrameType
 from typing import Any
 
@@ -67,9 +68,12 @@ def run(grid: Grid, settings: Settings) -> None:
             f"method={settings.method} learns one class an example, but these have several labels."
         )
     one = next(iter(roster.sites.values()))
+    partitions = mode(
+        site.partitions for site in roster.sites.values()
+    )  # one site alone may say what it likes
     facts: dict[str, Any] = {
-        "clients": max(one.partitions, len(roster.sites)),
-        "partitions": one.partitions,
+        "clients": max(partitions, len(roster.sites)),
+        "partitions": partitions,
         "sites": {site.name: _sizes(site) for site in roster.sites.values()},
         "classes": list(roster.agreement.classes),
         "agreement": asdict(roster.agreement),
