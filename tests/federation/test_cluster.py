@@ -179,7 +179,7 @@ def test_a_node_without_a_package_is_named(nodes: Cluster, tmp_path: Path) -> No
     try:
         done = subprocess.run(
             command(tmp_path / "out", "run", "--engine", "ray", "--address", nodes.address),
-            env=ENVIRONMENT, capture_output=True, text=True, timeout=cluster.PATIENCE / 2,
+            env=ENVIRONMENT, capture_output=True, text=True, timeout=cluster.PATIENCE,
         )  # fmt: skip
     finally:
         nodes.kill(-1)
