@@ -23,19 +23,7 @@ NUMBERS: list[int | float] = [
     0, -1, 1, 2, 7, 10**12, 2**53, 2**63 - 1, -(2**63), 0.0, -0.0, 0.5, -5.0, 1e-320, 1e30, 1e308, -1e308,
     float("nan"), float("inf"), float("-inf"),
 ]  # fmt: skip
-CODES = [
-    0,
-    1,
-    2,
-    3,
-    200,
-    201,
-    499,
-    2**31,
-    2**63 - 1,
-    -1,
-    -(2**63),
-]  # 1 and 2 are Flower's for what a ClientApp raised
+CODES = [0, 1, 2, 3, 200, 201, 499, 2**31, 2**63 - 1, -1, -(2**63)]  # 1 and 2: a ClientApp raised
 REASONS = [
     *TEXTS, "x" * 2_000_000, "\n" * 100_000, "\x1b[31m" * 10_000, "<class 'ValueError'>:<'\x1b[2J\r\nowned'>",
     ":<'", "'>", "ray::\nException: \x1b]0;owned\x07", "ray::", "\u2028ray::\u2029", "RuntimeError:" * 5000,
