@@ -163,6 +163,31 @@ def test_the_first_site_alone_does_not_say_into_how_many_shares_data_are_cut(fed
         assert run.state == "finished" and read_config(run.folder)["partitions"] == 4  # type: ignore[index]
 
 
+def test_one_that_says_other_sizes_than_before_is_left_out_of_a_resumed_run(federate: Federate) -> None:
+    """At its start, and when it joins later; all say so of themselves only where their data are others."""
+    federate(rounds=1)
+    for rounds, late in ((2, False), (3, True)):
+        grid = InProcessGrid({}, 4)
+        grid.offline = {1} if late else set()
+
+        def interfere(client: int, message: Message, reply: Message, grid: InProcessGrid = grid) -> Message:
+            if client == 0 and "report" in reply.content:
+                grid.offline = set()
+            return liar("hello", hello(n_test=21))(client, message, reply)
+
+        grid.interfere = interfere
+        run = federate(grid=grid, rounds=rounds, resume=True)
+        assert run.state == "finished"
+        assert {row["site"] for row in run.clients if row["round"] == str(rounds)} == {"0", "2", "3"}
+        (warning,) = run.said("warning")
+        assert warning.startswith(
+            "Left out: site 1 had {'n_train': 20, 'n_test': 20} when the run began and now"
+        )
+        assert read_config(run.folder)["sites"]["1"]["n_test"] == 20  # type: ignore[index]
+    run = federate(interfere=liar("hello", hello(n_test=21, data_changed=True)), rounds=4, resume=True)
+    assert {row["site"] for row in run.clients if row["round"] == "4"} == set("0123")
+
+
 def test_a_site_without_test_examples_is_not_divided_by(federate: Federate) -> None:
     def nothing(content: Any) -> None:
         if "hello" in content:
