@@ -96,9 +96,10 @@ def _classes(
         site.data.y_test.reshape(-1),
         method.settings,
     )  # of several labels, each
-    found = model.predict(x, settings.eval_samples, method.stream(server_round, f"evaluate {name}"))
+    stream = method.stream(server_round, f"evaluate {name}")
+    found, of_mean = model.predict_both(x, settings.eval_samples, stream)
     tallies = {name: tally(found.probabilities, y, found.mutual_information)}
-    if (of_mean := model.point_probabilities(x)) is not None:
+    if of_mean is not None:
         tallies[f"{name}_point"] = tally(of_mean, y)
     fitted = None
     if site.validation:

@@ -39,19 +39,11 @@ def independent(
     return outputs_of_all(network, v[0] + softplus(v[1]) * g, x).softmax(-1).mean(0)
 
 
-def shared(network: nn.Sequential, v: Tensor, x: Tensor, generator: torch.Generator, samples: int) -> Tensor:
-    """Mirrored pairs whose first layer is x·μ ± x·(σg): one product for all and one a pair, instead of two a pair."""
-    g = torch.randn(samples // 2, v.shape[1], generator=generator)
-    noise = softplus(v[1]) * g
-    (mean, mean_bias), *_ = layers(network, v[:1])
-    (spread, spread_bias), *_ = layers(network, noise)
-    first = mean.flatten(0, 1), spread.flatten(0, 1)
-    at_mean = (x @ first[0].T + mean_bias.view(-1)).unsqueeze(0)
-    off = (x @ first[1].T).view(len(x), *spread.shape[:2]).transpose(0, 1) + spread_bias.transpose(1, 2)
-    h = torch.cat([at_mean + off, at_mean - off])
-    for weight, bias in layers(network, torch.cat([v[0] + noise, v[0] - noise]))[1:]:
-        h = torch.baddbmm(bias.transpose(1, 2), h.relu_(), weight.transpose(1, 2))
-    return h.softmax(-1).mean(0)
+def apart(network: nn.Sequential, v: Tensor, x: Tensor, generator: torch.Generator, samples: int) -> Tensor:
+    """Mirrored pairs that share nothing: every draw has its own first layer's product."""
+    g = torch.stack([FAMILY.noise(v, generator).g for _ in range(samples // 2)])
+    spread = softplus(v[1]) * g
+    return outputs_of_all(network, torch.cat([v[0] + spread, v[0] - spread]), x).softmax(-1).mean(0)
 
 
 def per_example(
@@ -109,7 +101,7 @@ def main() -> None:
         ).personal.q
     x, y = x[cut:], y[cut:]
     ways = {f"{way.__name__}, {SAMPLES}": partial(way, samples=SAMPLES)
-            for way in (pairs, independent, shared, per_example, half)}  # fmt: skip
+            for way in (pairs, apart, independent, per_example, half)}  # fmt: skip
     ways["pairs, 4"] = partial(pairs, samples=4)
     calls: dict[str, Callable[[], object]] = {
         name: partial(way, network, q, x, torch.Generator().manual_seed(0)) for name, way in ways.items()

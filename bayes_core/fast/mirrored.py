@@ -154,3 +154,33 @@ def outputs_of_all(network: nn.Sequential, thetas: Tensor, x: Tensor) -> Tensor:
     for weight, bias in rest:
         h = torch.baddbmm(bias.transpose(1, 2), h.relu_(), weight.transpose(1, 2))
     return h
+
+
+def outputs_of_pairs(
+    network: nn.Sequential, mu: Tensor, spread: Tensor, draws: int, chunks: Sequence[Tensor], mean: bool
+) -> Tensor:
+    """What the network says with the first `draws` of μ + s, μ − s for each row s of `spread` in turn, and before them,
+    if `mean`, with μ itself: shape ([1 +] draws, n, outputs). Most of the work is the first layer's, whose sums are
+    linear in its weights: x·(μ ± s) = x·μ ± x·s takes one product for μ and one for each pair, not two."""
+    (weight, bias), *rest = layers(network, torch.cat([mu[None], spread]))
+    rows, out, size = weight.shape
+    by_input, beside = weight.reshape(rows * out, size).T, bias.flatten()
+    signed = [(_signed(w, draws, mean), _signed(b, draws, mean).transpose(1, 2)) for w, b in rest]
+    found = []
+    for x in chunks:
+        sums = torch.addmm(beside, x.flatten(1), by_input).view(len(x), rows, out)
+        h = _signed(sums.transpose(0, 1), draws, mean)
+        for weight, bias in signed:
+            h = torch.baddbmm(bias, h.relu_(), weight.transpose(1, 2))
+        found.append(h)
+    return torch.cat(found, 1)
+
+
+def _signed(rows: Tensor, draws: int, mean: bool) -> Tensor:
+    """Of the rows μ, s, t, …: [μ,] μ + s, μ − s, μ + t, …"""
+    out = rows.new_empty(mean + draws, *rows.shape[1:])
+    if mean:
+        out[0] = rows[0]
+    torch.add(rows[:1], rows[1:], out=out[mean::2])
+    torch.sub(rows[:1], rows[1 : 1 + draws // 2], out=out[mean + 1 :: 2])
+    return out

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayes_core.families import Family, Noise
-from bayes_core.fast.mirrored import is_chain, outputs_of_all
+from bayes_core.fast.mirrored import is_chain, outputs_of_all, outputs_of_pairs
 from bayes_core.flat import shapes_of, unflatten
 
 CHUNK = 128  # examples at a time: bounds memory, and on a CPU the outputs of convolutions stay in the cache …
@@ -39,19 +39,51 @@ def draw_outputs(
     samples: int,
     generator: torch.Generator,
     buffers: Mapping[str, Tensor] | None = None,
+    mean: bool = False,
 ) -> Iterator[Tensor]:
-    """What the network says under each of `samples` draws θ ~ v; one where they cannot differ."""
+    """What the network says under each of `samples` draws θ ~ v; one where they cannot differ.
+
+    With `mean`, before them what the posterior-mean network says.
+    """
     buffers = dict(network.named_buffers()) if buffers is None else buffers
     if samples < 1:
         raise ValueError(f"The predictive takes at least one sample, not {samples}.")
+    if is_chain(network, x) and family.uncertain and not family.gated:
+        yield from _outputs_of_pairs(network, family, v, x, samples, generator, mean)
+        return
+    if mean:
+        yield outputs(network, family.centre(v), x, buffers)
     samples = samples if family.uncertain else 1
-    block = 2 * max(1, BLOCK // (2 * v.shape[1]))
-    for begin in range(0, samples, block):
+    for count in _blocks(samples, v.shape[1]):
         noises: list[Noise] = []
-        for number in range(min(block, samples - begin)):
+        for number in range(count):
             noises.append(noises[-1].mirrored() if number % 2 else family.noise(v, generator))
         thetas = family.reparameterise(v, Noise.stack(noises)).theta.view(-1, v.shape[1])
         yield from _all_outputs(network, thetas, x, buffers)
+
+
+def _blocks(samples: int, size: int) -> Iterator[int]:
+    """How many draws of `size` weights to make at a time: whole pairs, all but the last."""
+    block = 2 * max(1, BLOCK // (2 * size))
+    return (min(block, samples - begin) for begin in range(0, samples, block))
+
+
+@torch.no_grad()
+def _outputs_of_pairs(
+    network: nn.Sequential,
+    family: Family,
+    v: Tensor,
+    x: Tensor,
+    samples: int,
+    generator: torch.Generator,
+    mean: bool,
+) -> Iterator[Tensor]:
+    """The same, of the Gaussian draws of a chain: pairs, and the mean, share their first layer's sums."""
+    parts, chunks = family.parts(v), torch.split(x, CHUNK_OF_CHAINS)
+    for count in _blocks(samples, v.shape[1]):
+        spread = torch.stack([family.noise(v, generator).g.mul_(parts.sigma) for _ in range(0, count, 2)])
+        yield from outputs_of_pairs(network, parts.mu, spread, count, chunks, mean)
+        mean = False
 
 
 @torch.no_grad()

@@ -42,6 +42,12 @@ class Predictor(ABC):
         outputs = self.outputs_of_mean(x)
         return None if outputs is None else outputs.softmax(-1)
 
+    def predict_both(
+        self, x: Tensor, samples: int, generator: torch.Generator
+    ) -> tuple[Prediction, Tensor | None]:
+        """`predict` and `point_probabilities`, which may cost less together."""
+        return self.predict(x, samples, generator), self.point_probabilities(x)
+
     def mean_network(self) -> dict[str, Tensor] | None:
         """The posterior-mean network's weights and buffers under their PyTorch names; None where there is none."""
         return None
@@ -75,6 +81,12 @@ class WeightsPredictor(Predictor):
 
     def predict(self, x: Tensor, samples: int, generator: torch.Generator) -> Prediction:
         return uncertainty.predict(self.network, self.family, self.v, x, samples, generator, self.buffers)
+
+    def predict_both(self, x: Tensor, samples: int, generator: torch.Generator) -> tuple[Prediction, Tensor]:
+        common = self.network, self.family, self.v, x, samples, generator, self.buffers
+        found = (outputs.softmax(-1) for outputs in predictive.draw_outputs(*common, mean=True))
+        of_mean = next(found)
+        return uncertainty.of_draws(found), of_mean
 
     def forecast(self, x: Tensor, samples: int, generator: torch.Generator) -> Forecast:
         return forecast.forecast(self.network, self.family, self.v, x, samples, generator, self.buffers)

@@ -5,7 +5,7 @@ The predictive's entropy has two parts: H[E p] = E H[p] + I. The first is what r
 disagree (what more data would settle).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,8 +49,13 @@ def predict(
     buffers: Mapping[str, Tensor] | None = None,
 ) -> Prediction:
     """The Monte-Carlo predictive of `samples` draws θ ~ v with its uncertainty."""
+    return of_draws(draws(network, family, v, x, samples, generator, buffers))
+
+
+def of_draws(found: Iterable[Tensor]) -> Prediction:
+    """From class probabilities (n, classes) under each draw."""
     total, expected, count = torch.zeros(()), torch.zeros(()), 0
-    for p in draws(network, family, v, x, samples, generator, buffers):
+    for p in found:
         p = wide(p)
         total, expected, count = total + p, expected + entropy(p), count + 1
     p = total / count

@@ -106,20 +106,27 @@ CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 4)
 IMAGES = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3))
 
 
-@pytest.mark.parametrize("family", [Gaussian(), SpikeSlab()])
+@pytest.mark.parametrize("mean", [False, True], ids=["draws alone", "mean first"])
+@pytest.mark.parametrize(
+    "family",
+    [Gaussian(), SpikeSlab(), SpikeSlab(gated=False), Point()],
+    ids=["gaussian", "spike-slab", "no gates", "point"],
+)
 @pytest.mark.parametrize("network", [CHAIN, IMAGES], ids=["all draws in one product", "one by one"])
 @pytest.mark.parametrize("block", [1, 10**6])
 def test_draws_are_those_of_one_after_the_other(
-    family: Family, network: nn.Module, block: int, monkeypatch: pytest.MonkeyPatch
+    family: Family, network: nn.Module, block: int, mean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predict, "BLOCK", block)
     monkeypatch.setattr(predict, "CHUNK", 4)
+    monkeypatch.setattr(predict, "CHUNK_OF_CHAINS", 4)
     v = family.unconstrain(family.init(flatten(network), 0.0, 0.6))
     x = torch.randn(7, 1, 3, 4, generator=seeded(3))
-    generator, expected = seeded(5), []
-    for pair in range(3):
+    generator = seeded(5)
+    expected = [predict.outputs(network, family.centre(v), x, {})] if mean else []
+    for pair in range(3 if family.uncertain else 1):
         noise = family.noise(v, generator)
-        for draw in (noise, noise.mirrored())[: 1 if pair == 2 else 2]:
-            expected.append(predict.outputs(network, family.reparameterise(v, draw).theta, x, {}).softmax(-1))
-    got = list(predict.draws(network, family, v, x, 5, seeded(5)))
+        for draw in (noise, noise.mirrored())[: 1 if pair == 2 or not family.uncertain else 2]:
+            expected.append(predict.outputs(network, family.reparameterise(v, draw).theta, x, {}))
+    got = list(predict.draw_outputs(network, family, v, x, 5, seeded(5), mean=mean))
     torch.testing.assert_close(got, expected)

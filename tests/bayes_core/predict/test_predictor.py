@@ -41,6 +41,11 @@ def test_weights_say_what_the_functions_say(family: Family) -> None:
         got.entropy, expected.entropy
     )
     assert torch.equal(one.point_probabilities(X), point_probabilities(*common, X, one.buffers))
+    both, of_mean = one.predict_both(X, 4, seeded())
+    assert torch.equal(both.probabilities, expected.probabilities) and torch.equal(
+        both.entropy, expected.entropy
+    )
+    assert of_mean is not None and torch.equal(of_mean, one.point_probabilities(X))
     assert one.nonzero() == (pytest.approx(0.7) if family.gated else None)
     sizes = [20, 5, 5, 5, 15, 3]
     assert one.weight_counts(sizes) == weight_counts(family, family.constrain(one.v), sizes)
