@@ -122,8 +122,9 @@ def train_within(
     asked = _print(received)
     before = store.load(before=server_round + 1)
     if before and before.round == server_round and torch.equal(before.tensors.get(FROM, NOTHING), asked):
-        sent = {name.removeprefix(SENT): v for name, v in before.tensors.items() if name.startswith(SENT)}
-        trained = Trained(before.tensors, {name: v.to(one.site.device) for name, v in sent.items()})
+        kept = {name: tensor.to(one.site.device) for name, tensor in before.tensors.items()}
+        sent = {name.removeprefix(SENT): v for name, v in kept.items() if name.startswith(SENT)}
+        trained = Trained(kept, sent)
     else:
         purse.spend()
         trained = one.method.in_round(server_round).train(state, received, server_round)

@@ -13,9 +13,11 @@ out. At the end, also where something went wrong meanwhile: what each kind of fa
 """
 
 import argparse
+import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +37,7 @@ from relay import Relayed
 from soaked import Struck, Watcher, judged, part
 
 from fedbayes.errors import CommandError
+from fedbayes.launch.flower import program
 
 RUN = "soak"
 SETTINGS = {
@@ -50,6 +53,7 @@ DEATHS = 6  # of the coordinator and the ServerApp, at most: everybody feels the
 AGAIN = 5.0  # seconds until a site that has ended is started again
 PAUSE = (30.0, 60.0)  # seconds from one fault to the next
 LEAST = 200 / 60  # rounds a minute
+TAIL = 40  # lines of the coordinator's log beside a run that ended by itself
 LONGER = 4 / 3  # times the minutes, for the rounds that are wanted
 WORDS = {  # what a fault is called in the table
     "kill site": "all processes of a site killed, started again 5 s later",
@@ -111,12 +115,29 @@ class Soak:
         if (status := self.run.process.poll()) == 0:
             return False
         if status is not None:
-            self.trouble.append(f"round {self.saved()}: the run ended by itself ({self.run.said[-300:]})")
+            self.trouble.append(
+                f"round {self.saved()}: the run ended by itself ({self.run.said[-300:]}){self._cause()}"
+            )
             time.sleep(AGAIN)
             self.run = self.federation.resume(RUN)
         now = time.monotonic()
         # a round's row is written with the next exchange
         return now < self.until or (self.saved() <= self.least and now < self.latest)
+
+    def _cause(self) -> str:
+        """What else there is to know of it: Flower's words on each run, and the coordinator's last ones."""
+        words = (str(program("flwr")), "list", "lan", "--format", "json")
+        try:
+            asked = subprocess.run(
+                words, env=self.federation.environment, capture_output=True, text=True, timeout=60
+            )
+            runs = json.loads(asked.stdout[asked.stdout.index("{") :])["runs"]
+            ended = [f"{one['run-id']} {one['status']}: {one['status-details']}" for one in runs]
+        except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
+            ended = [f"its runs are not known ({error!r})"]
+        said = self.federation.running["coordinator"].said.splitlines()
+        log = [line for line in said if "[uvicorn.access]" not in line][-TAIL:]  # every request is one
+        return "\n".join(["", *(f"      {line}" for line in ["Flower:", *ended, "The coordinator:", *log])])
 
     def saved(self) -> int:
         """Rounds; the last that were seen while the folder cannot be read."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
+from statistics import mode
 from types import FrameType
 from typing import Any
 
@@ -26,7 +27,7 @@ from server_app.facts import facts_in_words
 from server_app.report import write_report
 from server_app.rows import examples_of
 from server_app.runs import RunFolder
-from server_app.stored import RunError, closing_rows, read_rows, resumed, stored_agreement
+from server_app.stored import RunError, closing_rows, read_rows, resumed, stored_agreement, stored_sites
 from strategies.rounds.exchange import is_simulation
 from strategies.rounds.loop import Loop
 from strategies.rounds.roster import Roster, Site, StrategyError
@@ -56,7 +57,7 @@ def run(grid: Grid, settings: Settings) -> None:
     found = strategies.load(settings.method)
     found.check(settings)
     method = found(found.reads.parse(settings.as_config()), seed=settings.seed, tell=emit)
-    roster = Roster(grid, settings, emit, stored_agreement(settings))
+    roster = Roster(grid, settings, emit, stored_agreement(settings), stored_sites(settings))
     roster.gather()
     assert roster.agreement is not None  # of the sites that were gathered
     settings.require_fit(roster.agreement.classes)
@@ -67,10 +68,13 @@ def run(grid: Grid, settings: Settings) -> None:
             f"method={settings.method} learns one class an example, but these have several labels."
         )
     one = next(iter(roster.sites.values()))
+    partitions = mode(
+        site.partitions for site in roster.sites.values()
+    )  # one site alone may say what it likes
     facts: dict[str, Any] = {
-        "clients": max(one.partitions, len(roster.sites)),
-        "partitions": one.partitions,
-        "sites": {site.name: _sizes(site) for site in roster.sites.values()},
+        "clients": max(partitions, len(roster.sites)),
+        "partitions": partitions,
+        "sites": {site.name: site.sizes for site in roster.sites.values()},
         "classes": list(roster.agreement.classes),
         "agreement": asdict(roster.agreement),
         "model": {"name": settings.model, "fingerprint": one.fingerprint, "inputs": list(one.input_shape)},
@@ -188,7 +192,7 @@ def _train(grid: Grid, settings: Settings, loop: Loop, folder: RunFolder) -> Non
     def joined(site: Site) -> None:
         if "left_out" in folder.config:
             folder.config["left_out"] = _left_out(roster)
-        folder.add_site(site.name, _sizes(site))
+        folder.add_site(site.name, site.sizes)
         emit("joined", run=settings.run_name, site=site.name, **_described(site))
 
     roster.joined = joined
@@ -218,14 +222,9 @@ def _weights(network: nn.Module, distributed: Shapes) -> dict[str, int]:
     return {"bayesian": bayesian, "plain": learned - bayesian, "frozen": constant}
 
 
-def _sizes(site: Site) -> dict[str, int]:
-    held = {"n_validation": site.n_validation} if site.n_validation else {}
-    return {"n_train": site.n_train, "n_test": site.n_test, **held}
-
-
 def _described(site: Site) -> dict[str, Any]:
     """For the operator of a federation."""
-    return {**_sizes(site), "version": site.installed}
+    return {**site.sizes, "version": site.installed}
 
 
 def _network(settings: Settings, one: Site, *words: int | str) -> nn.Module:

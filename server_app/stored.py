@@ -211,6 +211,12 @@ def stored_agreement(settings: Settings) -> Agreement | None:
     return Agreement.read(json.dumps(config["agreement"])) if config and "agreement" in config else None
 
 
+def stored_sites(settings: Settings) -> dict[str, dict[str, int]]:
+    """What the sites of a run that goes on had when they came; none of a new one."""
+    config = read_config(Path(settings.out_dir) / settings.run_name) if settings.resume else None
+    return dict(config["sites"]) if config and "sites" in config else {}
+
+
 def closing_rows(path: Path) -> list[dict[str, str]]:
     """The measured rows of the last rounds, without their empty cells: what a closing table is made from.
 

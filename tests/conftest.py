@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -19,10 +20,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def modules_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Forgets what a test imported from its temporary folder: the next may have another module of that name."""
-    before = set(sys.modules)
+    before, places = set(sys.modules), list(sys.path)
     yield
+    sys.path[:] = places
     temporary = tmp_path_factory.getbasetemp()
-    for name in set(sys.modules) - before:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file and Path(file).resolve().is_relative_to(temporary):
-            del sys.modules[name]
+    own = [name for name in set(sys.modules) - before if _lies_in(temporary, sys.modules[name])]
+    for name in own:
+        del sys.modules[name]
+    if own and (site := sys.modules.get("client_app.site")):
+        site.forget()
+
+
+def _lies_in(folder: Path, module: ModuleType) -> bool:
+    """A package without an `__init__.py` has folders, and no file."""
+    has = getattr(module, "__dict__", {})  # some answer to any name
+    places = [has.get("__file__"), *has.get("__path__", ())]
+    return any(Path(place).resolve().is_relative_to(folder) for place in places if place)

@@ -6,6 +6,7 @@ the noise and the optimisers' fused steps are as they were. The first step of a 
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -15,9 +16,10 @@ from bayes_core.fast.compiled import NotCompiled
 
 FORMULAS = ("parts", "draws", "prior", "likelihood", "localize")
 Formulas = TypeVar("Formulas")
+Backend = str | Callable[..., Callable[..., Any]]
 
 
-def traced(formulas: Formulas, backend: str = "inductor") -> Formulas:
+def traced(formulas: Formulas, backend: Backend = "inductor") -> Formulas:
     """The same formulas, compiled when they are first used; NotCompiled where PyTorch cannot do that."""
     if backend == "inductor" and not has_triton():
         raise NotCompiled("PyTorch compiles for a GPU with triton, which is not here")
@@ -26,6 +28,19 @@ def traced(formulas: Formulas, backend: str = "inductor") -> Formulas:
     return formulas
 
 
-def _compiled(formula: Callable[..., Any], backend: str) -> Callable[..., Any]:
+def _compiled(formula: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
+    """For one network and temperature after the other: PyTorch keeps the kernels of eight and refuses the ninth."""
+    from torch._C._dynamo.eval_frame import reset_code
+    from torch._dynamo.exc import FailOnRecompileLimitHit  # whose import takes seconds
+
     made: Callable[..., Any] = torch.compile(formula, fullgraph=True, dynamic=False, backend=backend)
-    return made
+
+    @wraps(formula)
+    def call(*arguments: Any) -> Any:
+        try:
+            return made(*arguments)
+        except FailOnRecompileLimitHit:
+            reset_code(formula.__code__)  # all are forgotten, and those that are met again compiled again
+            return made(*arguments)
+
+    return call

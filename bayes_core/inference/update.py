@@ -187,9 +187,13 @@ class Steps(Protocol):
 
 
 class Formulas:
-    """What the steps take of a family, each in one go: on a GPU, fast/traced.py makes a kernel or two of each."""
+    """What the steps take of a family, each in one go: on a GPU, fast/traced.py makes a kernel or two of each.
 
-    def __init__(self, family: Family, zeta: float) -> None:
+    ζ is a tensor, (): kernels hold for any, while a Python number would be built into them, and ζ may differ with the
+    round and the client.
+    """
+
+    def __init__(self, family: Family, zeta: Tensor) -> None:
         self.family, self.zeta = family, zeta
 
     def parts(self, v: Tensor) -> Parts:
@@ -227,7 +231,8 @@ class PlainSteps:
         self, family: Family, q_optimiser: Optimiser, w_optimiser: Optimiser, zeta: float, trace: bool = False
     ) -> None:
         self.family = family
-        self.formulas = formulas = traced(Formulas(family, zeta)) if trace else Formulas(family, zeta)
+        formulas = Formulas(family, q_optimiser.parameters.new_full((), zeta))
+        self.formulas = formulas = traced(formulas) if trace else formulas
         self.q_optimiser, self.w_optimiser = q_optimiser, w_optimiser
         self.q, self.w = formulas.parts(q_optimiser.parameters), formulas.parts(w_optimiser.parameters)
         self.thetas = torch.stack([self.q.mu, self.q.mu])

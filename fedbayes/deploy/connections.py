@@ -10,7 +10,7 @@ import tomli_w
 from fedbayes.errors import CommandError
 from fedbayes.protocol.settings import NAME
 
-PATIENCE, PAUSE = 10.0, 0.2  # seconds for a coordinator's first start
+PATIENCE, PAUSE = 30.0, 0.2  # seconds for a coordinator's first start, on a busy machine
 
 
 def config_file() -> Path:

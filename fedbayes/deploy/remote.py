@@ -22,7 +22,7 @@ from fedbayes.cli.tables import run_table
 from fedbayes.deploy import renewal
 from fedbayes.deploy.connections import keys_of
 from fedbayes.deploy.packing import sign_app
-from fedbayes.errors import CommandError
+from fedbayes.errors import CommandError, printable
 from fedbayes.launch.app_bundle import assemble, write_run_config
 from fedbayes.launch.flower import ANSI, environment, program
 from fedbayes.launch.plan import RemotePlan, further_defaults
@@ -42,6 +42,7 @@ from server_app.rows import counted, duration
 SILENCE = 60.0  # seconds without a line of log after which one asks whether the coordinator is still there
 PATIENCE = 60.0  # seconds that a coordinator may be away before the command gives up
 PAUSE = 2.0
+LONGEST = 500  # characters of Flower's words on how a run ended
 # Flower's words where nobody listens at the control port (yet)
 ABSENT = re.compile(
     r"connection refused|connect(ion)? (error|failed)|failed to connect|unavailable", re.IGNORECASE
@@ -56,6 +57,7 @@ class Remote:
     def __init__(self, plan: RemotePlan) -> None:
         self.plan = plan
         self.number = ""
+        self.details = ""  # Flower's words on how the run ended, where it has some
         self._seen = 0  # lines of log
         self._log: subprocess.Popen[bytes] | None = None
 
@@ -98,12 +100,11 @@ class Remote:
     def status(self) -> str:
         """Flower's word, such as running or finished:failed; empty when nobody answers."""
         answer = self._ask("list", self.plan.on, "--run-id", self.number)
-        runs = answer.get("runs") or [{}]
-        if UNKNOWN.search(
-            _words(answer)
-        ):  # a coordinator that was started anew has only what is in run folders
-            return "finished:failed"
-        return str(runs[0].get("status", ""))
+        run = (answer.get("runs") or [{}])[0]
+        if UNKNOWN.search(_words(answer)):  # it has only what is in run folders
+            run = {"status": "finished:failed", "status-details": "the coordinator was started anew"}
+        self.details = " ".join(printable(str(run.get("status-details") or "")).split())[:LONGEST]
+        return str(run.get("status", ""))
 
     def stop(self) -> bool:
         """Ask the coordinator to end the run; whether it will."""
@@ -189,6 +190,8 @@ def run_on(plan: RemotePlan, console: Console) -> int:
                 status = FINISHED if told.finished and ended == "finished:completed" else FAILED
                 if ended == "finished:stopped":  # by `fedbayes stop`, or by somebody else's Ctrl-C
                     status = STOPPED
+                if status == FAILED and not told.error and remote.details:
+                    told.error = f"The run failed: {remote.details.rstrip('.')}."
             finally:
                 signals.shield()
         except Stopped:

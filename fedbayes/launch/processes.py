@@ -75,7 +75,7 @@ def end_all(marker: str, patience: float = PATIENCE) -> int:
     give_up_at = insist_at + 10
     while True:
         known |= {process.pid: process for process in members(marker)}
-        living = [process for process in known.values() if _lives(process)]
+        living = [process for process in known.values() if lives(process)]
         if not living or time.monotonic() > give_up_at:  # only one stuck in the kernel survives SIGKILL
             break
         for process in living:
@@ -92,7 +92,8 @@ def end_all(marker: str, patience: float = PATIENCE) -> int:
     return len(known)
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Whether this very process still runs; one that has ended and was not asked for is still listed."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -103,7 +104,7 @@ def is_alive(pid: int, created: float) -> bool:
     """Whether this very process still lives; its number alone may have been given to another one."""
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - created) < 2 and _lives(process)
+        return abs(process.create_time() - created) < 2 and lives(process)
     except psutil.Error:
         return False
 

@@ -6,7 +6,7 @@ sees data, nor a path.
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,11 @@ class Site:
     registered: bool = False  # its name is that of the key by which it is connected
 
     @property
+    def sizes(self) -> dict[str, int]:
+        held = {"n_validation": self.n_validation} if self.n_validation else {}
+        return {"n_train": self.n_train, "n_test": self.n_test, **held}
+
+    @property
     def decisions(self) -> int:
         """What a model says of one example: one thing, or of several labels each."""
         return len(self.classes) if self.claim.many else 1
@@ -81,9 +86,15 @@ class Roster:
     """The sites of a run; `online` is the part of them that can be reached now."""
 
     def __init__(
-        self, grid: Grid, settings: Settings, tell: Callable[..., None], agreement: Agreement | None = None
+        self,
+        grid: Grid,
+        settings: Settings,
+        tell: Callable[..., None],
+        agreement: Agreement | None = None,
+        before: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self.agreement = agreement  # of an earlier attempt at this run; else made of the first sites' claims
+        self._before = before or {}  # what each site had then
         self._grid = grid
         self._settings = settings
         self._tell = tell
@@ -216,7 +227,7 @@ class Roster:
             if rivalry := self._rivalry(site, came, nodes):
                 self._leave_out(rivalry, site.node)
                 self._twins.append(site)
-            elif problem := self._conflict(site, nodes):
+            elif problem := self._conflict(site, nodes) or self._change(site):
                 self._leave_out(problem, site.node)
                 self._greetings.failed(site.node, silent=False)
             else:
@@ -341,7 +352,26 @@ class Roster:
             same = (site.fingerprint, site.input_shape) == (first.fingerprint, first.input_shape)
             why = _other_classes(site) if same else _different_models(first, site)
             self._leave_out_of_majority([site], why)
-        return [site for site in sites if site not in odd]
+        return self._unchanged([site for site in sites if site not in odd])
+
+    def _unchanged(self, sites: list[Site]) -> list[Site]:
+        """Without those who have other data than when the run began, where most have not; else everybody."""
+        rest = [site for site in sites if not self._change(site)]
+        if self._all_or_none or 2 * len(rest) <= len(sites) or len(rest) < self._settings.min_clients:
+            return sites
+        for site in sites:
+            if why := self._change(site):
+                self._leave_out(why, site.node)
+        return rest
+
+    def _change(self, site: Site) -> str:
+        """A sentence where a site's sizes are others than when the run began, and its owner does not say so."""
+        if site.data_changed or (had := self._before.get(site.name, site.sizes)) == site.sizes:
+            return ""
+        return (
+            f"site {site.name} had {dict(had)} when the run began and now has {site.sizes}: its data has changed; "
+            "--data-changed goes on all the same."
+        )
 
     def _leave_out_of_majority(self, sites: list[Site], why: str) -> None:
         names = " and ".join(f"site {site.name}" for site in sites)

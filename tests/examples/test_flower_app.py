@@ -54,7 +54,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleTyp
 
     yield own_server, own_client
     for module in (own_server, own_client):
-        monkeypatch.delitem(sys.modules, module.__name__)
+        del sys.modules[module.__name__]
 
 
 def test_the_example_trains(own: tuple[ModuleType, ModuleType], capsys: pytest.CaptureFixture[str]) -> None:

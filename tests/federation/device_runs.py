@@ -3,23 +3,28 @@
     python device_runs.py FOLDER '{"name": {"method": …}, …}' [BREAK]
 
 And for which operations the device and its host wait for each other once more, when the latest client's round is
-repeated with more steps. With BREAK, the clients' data is left on the CPU: every run must fail.
+repeated with more steps. A run whose name begins with "resumed" is killed in its second round, which is then asked for
+again in what stands for another process. With BREAK, the clients' data is left on the CPU: every run must fail.
 """
 
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import strict_device
 import torch
+from flwr.app import Message
 from harness import SMALL, Outcome
 from inprocess import Clock, InProcessGrid
 
 from bayes_core.predict import gp_tree
-from client_app import calibrate, method, site, store
+from client_app import calibrate, examples, method, site, store
 from client_app.data import load
 from fedbayes.model import finished as finished_room
 from fedbayes.model.adapt import adapt
@@ -27,8 +32,10 @@ from fedbayes.model.finished import Finished
 from fedbayes.protocol.settings import Settings, defaults
 from server_app import app as server
 from strategies.rounds import exchange, roster
+from strategies.rounds.stages import private
 
-ADAPT = "adapt"  # how cases begin after which a new site is adapted, too
+ADAPT = "adapt"  # how cases begin after which a new site is adapted, too …
+RESUMED = "resumed"  # … and those that are killed in their second round
 torch.set_num_threads(1)
 roster.SETTLE = 0.0
 gp_tree.STARTS = 5
@@ -91,7 +98,35 @@ class Latest:
         return sorted((met[1] - met[0]).elements())
 
 
+class Killed(BaseException):
+    """Ends the process, as far as can be."""
+
+
+def kill(number: int, message: Message, reply: Message) -> Message:
+    """When the last client has done its part of the second round."""
+    exchange = message.content.get("exchange")
+    if exchange and exchange["round"] == 2 and number == 1:
+        raise Killed
+    return reply
+
+
 def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) -> Outcome:
+    examples.NORMAL = private.NORMAL = np.random.default_rng(1).standard_normal
+    if name.startswith(RESUMED):
+        with suppress(Killed):
+            attempt(name, folder, device, words, kill)
+        store._kept.clear()
+        return attempt(name, folder, device, words | {"resume": True})
+    return attempt(name, folder, device, words)
+
+
+def attempt(
+    name: str,
+    folder: Path,
+    device: torch.device,
+    words: dict[str, Any],
+    interfere: Callable[[int, Message, Message], Message] | None = None,
+) -> Outcome:
     method.stream = calibrate.stream = strict_device.stream
     site.find_device = finished_room.find_device = lambda wanted: device
     site.forget()
@@ -106,7 +141,7 @@ def run(name: str, folder: Path, device: torch.device, words: dict[str, Any]) ->
     outcome = Outcome(folder / device.type / name)
     server._report = lambda folder: None  # type: ignore[assignment]
     server.emit = lambda event, **said: outcome.events.append({"event": event, **said})
-    grid = InProcessGrid({}, 3 if "clients-per-round" in words else 2)
+    grid = InProcessGrid({}, 3 if "clients-per-round" in words else 2, interfere)
     for context in grid.contexts.values():
         context.run_config = settings.as_config()
     server.run(grid, settings)

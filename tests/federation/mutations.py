@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 
 TEXTS = [
     "", "nan", "é" * 50, "\x1b[2J\x1b]0;owned\x07", "a\nb\r\nc", "9" * 400, "-1", "[" * 200_000, "{" * 5000, "../..",
@@ -22,6 +22,11 @@ TEXTS = [
 NUMBERS: list[int | float] = [
     0, -1, 1, 2, 7, 10**12, 2**53, 2**63 - 1, -(2**63), 0.0, -0.0, 0.5, -5.0, 1e-320, 1e30, 1e308, -1e308,
     float("nan"), float("inf"), float("-inf"),
+]  # fmt: skip
+CODES = [0, 1, 2, 3, 200, 201, 499, 2**31, 2**63 - 1, -1, -(2**63)]  # 1 and 2: a ClientApp raised
+REASONS = [
+    *TEXTS, "x" * 2_000_000, "\n" * 100_000, "\x1b[31m" * 10_000, "<class 'ValueError'>:<'\x1b[2J\r\nowned'>",
+    ":<'", "'>", "ray::\nException: \x1b]0;owned\x07", "ray::", "\u2028ray::\u2029", "RuntimeError:" * 5000,
 ]  # fmt: skip
 
 
@@ -59,6 +64,15 @@ def mutate(content: RecordDict, chance: random.Random) -> RecordDict:
     for _ in range(chance.randint(1, 3)):
         chance.choice([_record, _entry, _entry, _entry, _more])(changed, chance)
     return changed
+
+
+def answer(content: RecordDict, chance: random.Random) -> RecordDict | Error:
+    """A changed copy, or as one of eight an error in its place, which is the site's own word too."""
+    return error(chance) if chance.random() < 0.125 else mutate(content, chance)
+
+
+def error(chance: random.Random) -> Error:
+    return Error(chance.choice(CODES), chance.choice([None, *REASONS]))
 
 
 def _record(content: RecordDict, chance: random.Random) -> None:

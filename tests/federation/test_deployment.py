@@ -278,6 +278,7 @@ def test_dead_and_stuck_sites_are_named_and_counted_and_rejoin_where_they_were(
         "site-1"
     }
     mine = [t for t in after if statuses(storm, t).get("site-1") == "ok"]
+    assert mine, "site-1 was not back before the last round: more rounds are needed"
     assert mine == list(range(mine[0], rounds + 1)), "it is back, and stays"
     lost = {(number, struck) for number in (1, 2, 3)} | {(1, t) for t in range(struck, mine[0])}
     replayed = federate("replayed", grid=Lossy(lost), rounds=rounds, straggler_cutoff=0)

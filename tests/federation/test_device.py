@@ -45,9 +45,20 @@ CASES: dict[str, dict[str, Any]] = {
     "conformal, numbers": {**NUMBERS, "validation-fraction": 0.3, "conformal": 0.8, "noise": "input"},
     "secure sums": {"secure-sum": True, "clients-per-round": 3},
     "a hostile one": {"aggregation": "median"},
+    "a prior that grows": {"zeta-start": 0.1},
+    "private examples": {"dp-example-noise": 5.0, "dp-example-batch": 10, "dp-noise": 5.0},
     "by rule": {"zeta": "auto", "personal-steps": "auto", "prior-decay": 0.1, "lr-end": 0.2},
     "adapt": {"validation-fraction": 0.2, "temperature-scaling": True},
     "adapt-normed": {"model": "device_networks:normed"},
+    "adapt-half-frozen": {"model": "networks_of_users:half_frozen"},
+    "adapt-adapters": {"model": "networks_of_users:adapted"},
+    "resumed": {},
+    "resumed-private": {
+        "dp-example-noise": 5.0,
+        "dp-noise": 5.0,
+        "validation-fraction": 0.3,
+        "temperature-scaling": True,
+    },
 }
 
 
@@ -65,7 +76,7 @@ def printed(script: str, *words: str | Path) -> Any:
 
 def runs(folder: Path, cases: dict[str, Any], *words: str, script: str = "device_runs.py") -> dict[str, Any]:
     named = {
-        name if name.startswith("adapt") else str(number): settings
+        name if name.startswith(("adapt", "resumed")) else str(number): settings
         for number, (name, settings) in enumerate(cases.items())
     }
     found: dict[str, Any] = printed(script, folder, json.dumps(named), *words)
@@ -79,14 +90,22 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 # Whose steps wait: half of a pFedGP step is a Gaussian process, which is the CPU's. Its examples' places and the
 # gradient go to the device, the embeddings come from it.
-WAITING = {"pfedgp": ["_to_copy", "_to_copy, to it", "index, to it"]}
+NOISE = ["_to_copy, to it"]  # the operating system's
+WAITING = {
+    "pfedgp": ["_to_copy", "_to_copy, to it", "index, to it"],
+    "private examples": NOISE,
+    "resumed-private": NOISE,
+}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_figures_are_those_of_the_cpu(found: dict[str, Any], case: str) -> None:
-    """And a client's state stays on the device from round to round, and no step of a round waits for the device."""
+    """And a client's state stays on the device from round to round, and no step of a round waits for the device.
+
+    A process that resumes a run reads the states from the disk.
+    """
     waits = sorted(2 * WAITING.get(case, []))  # two more steps
-    assert found[case] == {"same": True, "warnings": [], "stayed": True, "waits": waits}
+    assert found[case] == {"same": True, "warnings": [], "stayed": "resumed" not in case, "waits": waits}
 
 
 def test_data_that_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:

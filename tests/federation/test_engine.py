@@ -70,7 +70,7 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    return not psutil.wait_procs(processes, timeout=10)[1]
+    return not psutil.wait_procs(processes, timeout=30)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Mutated replies and hellos: whatever a site says, no exception reaches the loop, and the others' run goes on.
+"""Mutated replies, errors and hellos: whatever a site says, no exception reaches the loop, and the others' run goes on.
 
 A seeded part runs here; `make fuzz` runs ten thousand of each, a thousand with every one of `RUNS`.
 """
@@ -13,11 +13,11 @@ from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from harness import Outcome
 from inprocess import InProcessGrid, sites
-from mutations import copy_of, in_time, mutate
+from mutations import answer, copy_of, error, in_time, mutate
 
 import client_app.site
 import strategies
@@ -79,7 +79,7 @@ class Replay(InProcessGrid):
     def __init__(self, recorded: dict[str, dict[int, RecordDict]]) -> None:
         super().__init__({}, 4)
         self.recorded = recorded
-        self.said: Callable[[RecordDict], RecordDict] = copy_of
+        self.said: Callable[[RecordDict], RecordDict | Error] = copy_of
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
@@ -90,10 +90,9 @@ class Replay(InProcessGrid):
             if kind == "hello" and "agreed" in message.content["hello"]:  # which a lie may have widened
                 agreed = Agreement.read(str(message.content["hello"]["agreed"]))
                 content["hello"]["classes"] = list(agreed.classes)  # type: ignore[index]
-            if number == HOSTILE:
-                content = self.said(content)
+            said = self.said(content) if number == HOSTILE else content
             message.metadata.__dict__["_message_id"] = str(uuid4())
-            self.replies[message.metadata.message_id] = Message(content, reply_to=message)
+            self.replies[message.metadata.message_id] = Message(said, reply_to=message)
         return [message.metadata.message_id for message in messages]
 
 
@@ -183,7 +182,7 @@ def try_replies(recorded: Recorded, number: int, count: int) -> int:
     calm = recorded.exchange(roster, number).columns
     assert calm["clients_ok"] == 4 and calm["clients_failed"] == 0
     chance, dropped = random.Random(number), 0
-    recorded.grid.said = lambda content: mutate(content, chance)
+    recorded.grid.said = lambda content: answer(content, chance)
     for _ in range(count):
         recorded.heard.clear()
         with in_time():
@@ -206,10 +205,12 @@ def test_no_reply_ends_an_opening_or_the_closing_exchange(recorded: Recorded) ->
         assert try_replies(recorded, number, FEWER) < FEWER
 
 
-def mutated_hello(chance: random.Random, names: list[str]) -> Callable[[RecordDict], RecordDict]:
-    """One of ten claims the name of another site, and may be changed besides."""
+def mutated_hello(chance: random.Random, names: list[str]) -> Callable[[RecordDict], RecordDict | Error]:
+    """One of ten claims the name of another site, and may be changed besides; one of ten is an error."""
 
-    def said(content: RecordDict) -> RecordDict:
+    def said(content: RecordDict) -> RecordDict | Error:
+        if chance.random() < 0.1:
+            return error(chance)
         thief = chance.random() < 0.1
         changed = copy_of(content) if thief and chance.random() < 0.5 else mutate(content, chance)
         if thief and isinstance(changed.get("hello"), ConfigRecord):

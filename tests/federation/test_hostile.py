@@ -12,6 +12,7 @@ from inprocess import InProcessGrid
 
 from fedbayes.protocol import codec
 from fedbayes.protocol.npy import numbers_of
+from server_app.stored import read_config
 
 Federate = Callable[..., Outcome]
 Change = Callable[[Any], None]
@@ -129,6 +130,62 @@ def test_a_late_joiner_with_a_bottomless_claim_leaves_the_run_as_it_is(federate:
     run = federate("run", grid=grid)
     assert run.state == "finished" and "unreadable claim" in run.said("warning")[0]
     assert (run.tensors["w"] == calm.tensors["w"]).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"claim": "[" * 200_000}, "site 1 said an unreadable claim"),
+        ({"classes": ["ill", "other"]}, 'Site "1" has other classes than all sites have agreed on'),
+    ],
+    ids=["bottomless", "other classes"],
+)
+def test_a_hello_that_is_none_ends_no_resumed_run_either(
+    federate: Federate, words: dict[str, Any], why: str
+) -> None:
+    """There the agreement is that of the first attempt: no claim is needed for one, and yet it is read."""
+    federate(rounds=2)
+    run = federate(interfere=liar("hello", hello(**words)), rounds=4, resume=True)
+    assert run.state == "finished" and run.rows[-1]["round"] == "4"
+    assert {row["site"] for row in run.clients if row["round"] in ("3", "4")} == {"0", "2", "3"}
+    (warning,) = run.said("warning")
+    assert warning.startswith("Left out: ") and why in warning and len(warning) < 300
+    (left,) = read_config(run.folder)["left_out"]  # type: ignore[index]
+    assert why in left
+
+
+def test_the_first_site_alone_does_not_say_into_how_many_shares_data_are_cut(federate: Federate) -> None:
+    """A run that was started without its lie can be resumed with it, and the other way round."""
+    lie = liar("hello", hello(partitions=99), number=0)
+    for name, lies in (("run", (None, lie)), ("other", (lie, None))):
+        federate(name, rounds=1, interfere=lies[0])
+        run = federate(name, rounds=2, resume=True, interfere=lies[1])
+        assert run.state == "finished" and read_config(run.folder)["partitions"] == 4  # type: ignore[index]
+
+
+def test_one_that_says_other_sizes_than_before_is_left_out_of_a_resumed_run(federate: Federate) -> None:
+    """At its start, and when it joins later; all say so of themselves only where their data are others."""
+    federate(rounds=1)
+    for rounds, late in ((2, False), (3, True)):
+        grid = InProcessGrid({}, 4)
+        grid.offline = {1} if late else set()
+
+        def interfere(client: int, message: Message, reply: Message, grid: InProcessGrid = grid) -> Message:
+            if client == 0 and "report" in reply.content:
+                grid.offline = set()
+            return liar("hello", hello(n_test=21))(client, message, reply)
+
+        grid.interfere = interfere
+        run = federate(grid=grid, rounds=rounds, resume=True)
+        assert run.state == "finished"
+        assert {row["site"] for row in run.clients if row["round"] == str(rounds)} == {"0", "2", "3"}
+        (warning,) = run.said("warning")
+        assert warning.startswith(
+            "Left out: site 1 had {'n_train': 20, 'n_test': 20} when the run began and now"
+        )
+        assert read_config(run.folder)["sites"]["1"]["n_test"] == 20  # type: ignore[index]
+    run = federate(interfere=liar("hello", hello(n_test=21, data_changed=True)), rounds=4, resume=True)
+    assert {row["site"] for row in run.clients if row["round"] == "4"} == set("0123")
 
 
 def test_a_site_without_test_examples_is_not_divided_by(federate: Federate) -> None:

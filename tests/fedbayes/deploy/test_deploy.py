@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedbayes.cli.command import main
 from fedbayes.deploy import connections, coordinator, executor, remote, site
@@ -260,6 +261,24 @@ def test_a_remote_plan_leaves_folders_and_settings_to_the_coordinator() -> None:
     assert plan_remote("lan", None, {}).settings.run_name.startswith(f"{defaults()['method']}-")
     with pytest.raises(CommandError, match='There is no method "nonsense"'):
         plan_remote("lan", None, {"method": "nonsense"})
+
+
+def test_a_run_that_ends_without_a_word_of_its_own_has_flowers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(listed: dict[str, object]) -> str:
+        monkeypatch.setattr(remote.Remote, "_ask", staticmethod(lambda *_: listed))
+        monkeypatch.setattr(remote.Remote, "start", lambda self: None)
+        monkeypatch.setattr(remote.Remote, "_stream", lambda self: iter(["INFO : hm"]))
+        assert remote.run_on(plan_remote("lan", None, {"run-name": "a"}), Console()) == 1
+        return capsys.readouterr().err.splitlines()[0]
+
+    monkeypatch.setattr(remote, "keys_of", lambda name: None)
+    missed = {"status": "finished:failed", "status-details": "No heartbeat\x1b[2J received\nfrom the task"}
+    assert ended({"runs": [missed]}) == "fedbayes: The run failed: No heartbeat [2J received from the task."
+    assert ended({"runs": [missed | {"status-details": ""}]}) == "fedbayes: The run failed."
+    unknown = "fedbayes: The run failed: the coordinator was started anew."
+    assert ended({"error-message": "Run ID 7 not found"}) == unknown
 
 
 def test_a_coordinator_that_was_only_just_started_is_waited_for(
