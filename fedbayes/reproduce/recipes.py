@@ -24,14 +24,12 @@ class Recipe:
 DNN = "zeta=auto personal-steps=auto lr-end=auto prior-decay=0.003"
 VGG = "zeta=30 zeta-start=0.017 rho-init=-3.5 lr-global=0.002 prior-decay=0.003 aggregation=moments"
 SPARSE = "zeta=auto personal-steps=auto prior-decay=0.003 rho-init=-3 lambda-init=0.5"  # and a target: see cells.py
-# Gates that stay undecided for long: their noise keeps a deep network from learning by heart.
-GATES = " lr-lambda=0.01"
 
 # fmt: off
 RECIPES = {  # one line a method
     # the paper's own methods
     "pfedbayes": Recipe(dnn=DNN, vgg=VGG),
-    "sfedbayes": Recipe(dnn=SPARSE, vgg=VGG + GATES),
+    "sfedbayes": Recipe(dnn=SPARSE, vgg=VGG),
     "cfedbayes": Recipe(dnn=DNN, vgg=VGG),
     # the methods that it compares them with
     "fedavg": Recipe(dnn="optimizer=sgd lr-global=0.1", vgg="optimizer=adam lr-global=0.001"),
