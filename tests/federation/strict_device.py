@@ -18,6 +18,7 @@ _setup_privateuseone_for_python_backend("npux")
 DEVICE = torch.device("npux", 0)
 COPIES = {"_to_copy", "copy_", "copy"}
 INDEXING = {"index", "index_put_", "index_put"}  # a GPU takes indices from the CPU, for which they cross
+CROSSING = COPIES | INDEXING
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2"}
 VIEWS = {  # which no kernel is launched for
     "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "empty", "empty_like",
@@ -25,6 +26,18 @@ VIEWS = {  # which no kernel is launched for
     "select", "slice", "split", "split_with_sizes", "squeeze", "t", "tensor_split", "transpose", "unbind", "unsqueeze",
     "view",
 }  # fmt: skip
+TREES = (tuple, list, dict)
+PLAIN = {
+    int,
+    float,
+    bool,
+    type(None),
+    torch.Size,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+}
 _seeds: set[int] = set()  # of the generators of this device
 crossings: list[str] = []  # operations for which a GPU and its host wait for each other, in their order
 launches: list[str] = []  # operations that are a kernel on a GPU, in their order
@@ -82,25 +95,52 @@ class StrictTensor(torch.Tensor):
 class StrictMode(TorchDispatchMode):
     """Where it is on, tensors can be made on the device."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As nothing is compiled here: torch's guard against that takes as long as what is guarded."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _dispatch(function, args, kwargs or {})
 
 
+class Met:
+    """What an operation was called with, once it was looked at."""
+
+    def __init__(self) -> None:
+        self.ours: list[StrictTensor] = []
+        self.foreign: list[torch.Tensor] = []
+        self.generators: list[torch.Generator] = []
+
+    def look(self, one: Any) -> Any:
+        """Its tensor of the CPU, if it is one of the device; `type` first, as torch's own `isinstance` is slow."""
+        kind = type(one)
+        if kind in PLAIN:
+            return one
+        if kind is StrictTensor:
+            self.ours.append(one)
+            return one.raw
+        if isinstance(one, torch.Tensor):
+            self.foreign.append(one)
+        elif isinstance(one, torch.Generator):
+            self.generators.append(one)
+        return one
+
+
 def _dispatch(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     name = function.overloadpacket.__name__
-    flat: list[Any] = []
-    raw_args, raw_kwargs = _each((args, dict(kwargs)), lambda one: flat.append(one) or _raw(one))
-    ours = [one for one in flat if isinstance(one, StrictTensor)]
+    met = Met()
+    raw_args, raw_kwargs = _each(args, met.look), _each(dict(kwargs), met.look) if kwargs else {}
+    ours = met.ours
     wanted = torch.device(kwargs["device"]).type if kwargs.get("device") is not None else None
     if name == "is_pinned":
         return False
-    _refuse_mixtures(name, flat, ours, wanted)
+    _refuse_mixtures(name, met, wanted)
     if wanted is not None:
         raw_kwargs["device"] = torch.device("cpu")
     out = function(*raw_args, **raw_kwargs)
     leaves = wanted == "cpu" or (name == "copy_" and not isinstance(args[0], StrictTensor))
-    foreign = any(isinstance(one, torch.Tensor) and not isinstance(one, StrictTensor) for one in flat)
-    arrives = name in COPIES | INDEXING and foreign and (ours or wanted == "npux")
+    arrives = bool(met.foreign) and name in CROSSING and (ours or wanted == "npux")
     masks = name in INDEXING and any(one.dtype in (torch.bool, torch.uint8) for one in _indices(args))
     if arrives or (ours and (leaves or masks or name in WAITS)):
         crossings.append(f"{name}, to it" if arrives else name)
@@ -108,12 +148,14 @@ def _dispatch(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         launches.append(name)
     if name == "_local_scalar_dense" or leaves or not (ours or wanted == "npux"):
         return out
-    known = {id(one.raw): one for one in ours}  # an operation in place gives its own tensor back
 
     def wrapped(one: Any) -> Any:
         if not isinstance(one, torch.Tensor) or isinstance(one, StrictTensor):
             return one
-        return known[id(one)] if id(one) in known else StrictTensor(one)
+        for known in reversed(ours):
+            if known.raw is one:  # an operation in place gives its own tensor back
+                return known
+        return StrictTensor(one)
 
     return _each(out, wrapped)
 
@@ -123,31 +165,22 @@ def _indices(args: Any) -> list[torch.Tensor]:
     return [one for one in args[1] if isinstance(one, torch.Tensor)]
 
 
-def _raw(one: Any) -> Any:
-    return one.raw if isinstance(one, StrictTensor) else one
-
-
 def _each(tree: Any, change: Callable[[Any], Any]) -> Any:
     """Everything in tuples, lists and dictionaries changed: torch's own pytree takes most of such a run."""
-    if isinstance(tree, tuple | list) and not isinstance(tree, torch.Size):
-        found = [_each(one, change) for one in tree]
-        return type(tree)(*found) if hasattr(tree, "_fields") else type(tree)(found)
+    if not isinstance(tree, TREES) or isinstance(tree, torch.Size):
+        return change(tree)
     if isinstance(tree, dict):
         return {key: _each(one, change) for key, one in tree.items()}
-    return change(tree)
+    found = [_each(one, change) for one in tree]
+    return type(tree)(*found) if hasattr(tree, "_fields") else type(tree)(found)
 
 
-def _refuse_mixtures(name: str, flat: list[Any], ours: list[StrictTensor], wanted: str | None) -> None:
-    here = bool(ours) or wanted == "npux"
-    for generator in (one for one in flat if isinstance(one, torch.Generator)):
+def _refuse_mixtures(name: str, met: Met, wanted: str | None) -> None:
+    here = bool(met.ours) or wanted == "npux"
+    for generator in met.generators:
         if here != (generator.initial_seed() in _seeds):
             raise RuntimeError(f"{name}: a generator of another device than the tensor's")
-    foreign = [
-        one
-        for one in flat
-        if isinstance(one, torch.Tensor) and not isinstance(one, StrictTensor) and one.dim() > 0
-    ]
-    if ours and foreign and name not in COPIES | INDEXING:
+    if met.ours and name not in CROSSING and any(one.dim() > 0 for one in met.foreign):
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found npux:0 and cpu! ({name})"
         )
