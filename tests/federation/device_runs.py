@@ -1,13 +1,15 @@
 """Runs federations on the strict device and on the CPU, and prints as JSON whether both gave the same figures.
 
-    python device_runs.py FOLDER '{"name": {"method": …}, …}' [BREAK]
+    python device_runs.py FOLDER '{"name": {"method": …}, …}'
 
 And for which operations the device and its host wait for each other once more, when the latest client's round is
 repeated with more steps. A run whose name begins with "resumed" is killed in its second round, which is then asked for
-again in what stands for another process. With BREAK, the clients' data is left on the CPU: every run must fail.
+again in what stands for another process. In one whose name begins with "broken", the clients' data is left on the CPU:
+it must fail.
 """
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -36,6 +38,8 @@ from strategies.rounds.stages import private
 
 ADAPT = "adapt"  # how cases begin after which a new site is adapted, too …
 RESUMED = "resumed"  # … and those that are killed in their second round
+BROKEN = "broken"  # … and those whose data is left on the CPU
+os.fsync = lambda descriptor: None  # type: ignore[assignment]
 torch.set_num_threads(1)
 roster.SETTLE = 0.0
 gp_tree.STARTS = 5
@@ -160,11 +164,10 @@ def adapted(run: Outcome) -> list[float]:
 
 
 def main() -> None:
-    folder, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
-    if len(sys.argv) > 3:
-        site._moved = lambda data, device: data
+    folder, cases, moved = Path(sys.argv[1]), json.loads(sys.argv[2]), site._moved
     found: dict[str, Any] = {}
     for name, words in cases.items():
+        site._moved = (lambda data, device: data) if name.startswith(BROKEN) else moved
         try:
             with strict_device.StrictMode(), Latest(words.get("method", "pfedbayes")) as latest:
                 reads.clear()

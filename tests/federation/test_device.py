@@ -62,6 +62,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+BROKEN: dict[str, dict[str, Any]] = {"broken-pfedbayes": {}, "broken-fedavg": {"method": "fedavg"}}
+
+
 def printed(script: str, *words: str | Path) -> Any:
     """The last line that a script beside this one prints, which is JSON; in a process of its own."""
     here = Path(__file__).parent
@@ -74,18 +77,18 @@ def printed(script: str, *words: str | Path) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def runs(folder: Path, cases: dict[str, Any], *words: str, script: str = "device_runs.py") -> dict[str, Any]:
+def runs(folder: Path, cases: dict[str, Any], script: str = "device_runs.py") -> dict[str, Any]:
     named = {
-        name if name.startswith(("adapt", "resumed")) else str(number): settings
+        name if name.startswith(("adapt", "resumed", "broken")) else str(number): settings
         for number, (name, settings) in enumerate(cases.items())
     }
-    found: dict[str, Any] = printed(script, folder, json.dumps(named), *words)
+    found: dict[str, Any] = printed(script, folder, json.dumps(named))
     return dict(zip(cases, found.values(), strict=True))
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return runs(tmp_path_factory.mktemp("device"), CASES)
+    return runs(tmp_path_factory.mktemp("device"), CASES | BROKEN)
 
 
 # Whose steps wait: half of a pFedGP step is a Gaussian process, which is the CPU's. Its examples' places and the
@@ -108,9 +111,9 @@ def test_the_figures_are_those_of_the_cpu(found: dict[str, Any], case: str) -> N
     assert found[case] == {"same": True, "warnings": [], "stayed": "resumed" not in case, "waits": waits}
 
 
-def test_data_that_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:
-    broken = runs(tmp_path, {"pfedbayes": {}, "fedavg": {"method": "fedavg"}}, "BREAK")
-    assert all("npux:0 and cpu" in one["error"] for one in broken.values())
+@pytest.mark.parametrize("case", BROKEN)
+def test_data_that_stays_on_the_cpu_is_noticed(found: dict[str, Any], case: str) -> None:
+    assert "npux:0 and cpu" in found[case]["error"]
 
 
 IN_PYTHON = {"compile": False}  # the CPU's kernels in C round otherwise
@@ -122,14 +125,21 @@ ON_WORKERS = {
 WELL = {"same": True, "warnings": [], "all on it": True, "stayed": True}
 
 
-def test_workers_of_the_embedded_engine_have_the_figures_of_the_cpu(tmp_path: Path) -> None:
-    found = runs(tmp_path, ON_WORKERS, script="device_engine.py")
-    assert found == dict.fromkeys(ON_WORKERS, WELL)
+@pytest.fixture(scope="module")
+def on_workers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    cases = ON_WORKERS | {"broken-pfedbayes": IN_PYTHON}
+    return runs(tmp_path_factory.mktemp("engine"), cases, script="device_engine.py")
 
 
-def test_a_worker_whose_data_stays_on_the_cpu_is_noticed(tmp_path: Path) -> None:
-    broken = runs(tmp_path, {"pfedbayes": IN_PYTHON}, "BREAK", script="device_engine.py")
-    assert "npux:0 and cpu" in broken["pfedbayes"]["error"]
+@pytest.mark.parametrize("case", ON_WORKERS)
+def test_workers_of_the_embedded_engine_have_the_figures_of_the_cpu(
+    on_workers: dict[str, Any], case: str
+) -> None:
+    assert on_workers[case] == WELL
+
+
+def test_a_worker_whose_data_stays_on_the_cpu_is_noticed(on_workers: dict[str, Any]) -> None:
+    assert "npux:0 and cpu" in on_workers["broken-pfedbayes"]["error"]
 
 
 def test_the_steps_of_a_round_never_wait_for_the_device() -> None:
