@@ -132,14 +132,13 @@ def test_wrong_settings_are_sentences(
 
 
 def test_the_command_takes_it_from_the_folder_where_it_is_started(federate: Federate, tmp_path: Path) -> None:
-    """With Flower's own processes, and the figures of this one."""
+    """With processes of its own, and the figures of this one; test_simulation has it with Flower's."""
     words = [
         f"{key}={value}"
         for key, value in (SMALL | {"rounds": 2, "method": METHOD, "run-name": "far"}).items()
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "fedbayes.cli", "run", *words, "ensemble.mix=0.2", f"out-dir={tmp_path}", "--clients=2",
-         "--engine=flower"],
+        [sys.executable, "-m", "fedbayes.cli", "run", *words, "ensemble.mix=0.2", f"out-dir={tmp_path}", "--clients=2"],
         cwd=HERE.parent, env={**os.environ, "PYTHONPATH": str(HERE.parents[2])}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

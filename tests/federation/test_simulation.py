@@ -17,6 +17,7 @@ from fedbayes.launch.local import _is_healthy
 from server_app.stored import read_rows
 
 ROUNDS = 24
+HERE = Path(__file__).parent
 
 
 def command(*words: str) -> list[str]:
@@ -38,14 +39,16 @@ def processes_below(folder: Path) -> list[psutil.Process]:
 def test_killed_and_resumed_under_another_engine_it_ends_like_an_undisturbed_one(
     federate: Callable[..., Outcome], tmp_path: Path
 ) -> None:
+    """With a method from the folder where the command is started, tests/federation."""
     out = tmp_path / "out"
     late = {"round-timeout": 1e-6}  # which nobody is in a simulation
-    words = [f"{key}={value}" for key, value in (SMALL | late | {"rounds": ROUNDS}).items()]
-    environment = {**os.environ, "COLUMNS": "100"}
+    own = {"method": "elsewhere.ensemble", "ensemble.mix": 0.2}
+    words = [f"{key}={value}" for key, value in (SMALL | late | own | {"rounds": ROUNDS}).items()]
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(HERE.parents[1])}
     with (tmp_path / "first.log").open("w") as log:
         first = subprocess.Popen(
             command("run", *words, "run-name=run", f"out-dir={out}", "--clients=4", "--engine=flower"),
-            cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT,
+            cwd=HERE, env=environment, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         deadline = time.monotonic() + 400
         while len(read_rows(out / "run" / "rounds.csv")) < 3:
@@ -58,13 +61,14 @@ def test_killed_and_resumed_under_another_engine_it_ends_like_an_undisturbed_one
 
     again = subprocess.run(
         command("run", "--resume", "run", f"out-dir={out}"),  # on the embedded engine, which is another matter
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
+        cwd=tmp_path, env=environment | {"PYTHONPATH": os.pathsep.join((str(HERE.parents[1]), str(HERE)))},
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert again.returncode == 0, again.stdout + again.stderr
     assert str(Path("out") / "run") in again.stdout, "the closing words say where the run folder is"
 
     resumed = Outcome(out / "run")
-    undisturbed = federate("undisturbed", rounds=ROUNDS)  # in this process, without Flower's runtime
+    undisturbed = federate("undisturbed", rounds=ROUNDS, **own)  # in this process, without Flower's runtime
     assert resumed.metrics == undisturbed.metrics
     assert resumed.state == "finished"
     assert not processes_below(out), "nothing is left behind"
