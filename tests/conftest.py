@@ -1,7 +1,5 @@
 """In which order the tests run, and what one leaves behind for the next: no module of its own."""
 
-import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,19 +7,7 @@ from types import ModuleType
 
 import pytest
 
-MEMORY = Path("/dev/shm")
 LONG = ("federation", "strategies", "examples")  # folders of whole runs
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Temporary folders lie in memory where there is much of it: the disk takes a good part of a run's time."""
-    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and _is_fit(MEMORY):
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-
-
-def _is_fit(folder: Path) -> bool:
-    """Room for all the tests' files many times over, and compiled kernels may be loaded from there."""
-    return shutil.disk_usage(folder).free > 4 << 30 and not os.statvfs(folder).f_flag & os.ST_NOEXEC
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
