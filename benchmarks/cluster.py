@@ -44,6 +44,16 @@ def address_for(engine: str) -> Iterator[str | None]:
                         process.kill()
             node.kill()
             node.wait()
+            forget(port)
+
+
+def forget(port: int) -> None:
+    """Take away Ray's note of a cluster that was killed: `ray.init()` would look for it for minutes."""
+    from ray._common.utils import get_ray_address_file
+
+    note = Path(get_ray_address_file(None))
+    if note.exists() and note.read_text().strip().endswith(f":{port}"):
+        note.unlink()
 
 
 def _wait_for(node: subprocess.Popen[bytes], log: IO[str]) -> None:

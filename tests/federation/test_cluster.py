@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cluster import forget
 from fedbayes.launch.app_bundle import PACKAGES
 from fedbayes.launch.engine import cluster
 from fedbayes.launch.engine.actor import Actor
@@ -73,6 +74,7 @@ class Cluster:
         for number, node in enumerate(self.nodes):
             if node.poll() is None:
                 self.kill(number)
+        forget(self.port)
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def test_flowers_own_command(federate: Callable[..., Outcome], tmp_path: Path) -
     (home / "config.toml").write_text(f'[superlink]\ndefault = "local"\n\n{connection}')
     here = {
         "cwd": Path(__file__).parents[2],
-        "env": environment() | {"FLWR_HOME": str(home), "COLUMNS": "200"},
+        "env": environment() | {"FLWR_HOME": str(home), "COLUMNS": "200", "RAY_ADDRESS": "local"},
     }
     link = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", port]
     with (tmp_path / "link.log").open("w") as log:
