@@ -68,9 +68,8 @@ def run(grid: Grid, settings: Settings) -> None:
             f"method={settings.method} learns one class an example, but these have several labels."
         )
     one = next(iter(roster.sites.values()))
-    partitions = mode(
-        site.partitions for site in roster.sites.values()
-    )  # one site alone may say what it likes
+    # what most say: one site alone may say what it likes
+    partitions = mode(site.partitions for site in roster.sites.values())
     facts: dict[str, Any] = {
         "clients": max(partitions, len(roster.sites)),
         "partitions": partitions,

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +154,12 @@ def test_a_simulated_client_is_never_late(embed: Run, federate: Federate) -> Non
     for process in processes:
         process.start()
     try:
-        run, _ = embed(round_timeout=1e-6, wait_timeout=1e-6, rounds=2)
+        run, _ = embed(round_timeout=1e-6, wait_timeout=1e-6)
     finally:
         for process in processes:
             process.kill()
             process.join()
-    assert run.metrics == federate("here", rounds=2).metrics
+    assert run.metrics == federate("here").metrics
 
 
 def test_the_end_of_whoever_starts_workers_is_a_sentence(embed: Run) -> None:
@@ -201,40 +200,16 @@ def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             stderr=subprocess.STDOUT,
         )  # fmt: skip
         running.append(process)
-        until_third_row(tmp_path, lambda: process.poll() is None, process.communicate)
+        deadline = time.monotonic() + 180
+        while len(read_rows(tmp_path / "runs" / name / "rounds.csv")) < 3:
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            time.sleep(0.02)
         return process
 
     yield start
     for process in running:
         process.kill()
         process.wait()
-
-
-def until_third_row(folder: Path, lives: Callable[[], bool], said: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 180
-    while len(read_rows(folder / "runs" / "run" / "rounds.csv")) < 3:
-        assert lives() and time.monotonic() < deadline, said()
-        time.sleep(0.02)
-
-
-@pytest.fixture
-def copied(tmp_path: Path) -> Iterator[Callable[..., BaseProcess]]:
-    """copied(rounds, **settings) is a copy of this process that does as the command, after its third row."""
-    running: list[BaseProcess] = []
-
-    def start(**settings: Any) -> BaseProcess:
-        process = multiprocessing.get_context("fork").Process(
-            target=_embed, args=(tmp_path,), kwargs=settings
-        )
-        process.start()
-        running.append(process)
-        until_third_row(tmp_path, process.is_alive, lambda: process.exitcode)
-        return process
-
-    yield start
-    for process in running:
-        process.kill()
-        process.join()
 
 
 @pytest.mark.parametrize(
@@ -250,30 +225,25 @@ def copied(tmp_path: Path) -> Iterator[Callable[..., BaseProcess]]:
 def test_killed_and_resumed_it_ends_like_an_undisturbed_one(
     federate: Federate,
     embed: Run,
-    request: pytest.FixtureRequest,
+    started: Callable[..., subprocess.Popen[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
 ) -> None:
-    """One by the command, the others from this process, which do the same."""
-    by_command = settings["method"] == "pfedbayes"
-    if by_command:
-        first = request.getfixturevalue("started")("run", rounds=300, **settings)
-    else:
-        first = request.getfixturevalue("copied")(rounds=300, **settings)
+    first = started("run", rounds=300, **settings)
     processes = psutil.Process(first.pid).children(recursive=True)
-    first.kill()
-    first.wait() if by_command else first.join()
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
     assert len(processes) >= 3 and gone(processes), "server, nursery and workers die with the command"
     done = len(read_rows(tmp_path / "runs" / "run" / "rounds.csv"))
     monkeypatch.chdir(tmp_path)
-    if by_command:
+    if settings["method"] == "pfedbayes":
         again = subprocess.run(
             command("--resume", "run", f"rounds={done + 3}"),
             env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
         )  # fmt: skip
         assert again.returncode == 0, again.stdout + again.stderr
-    else:
+    else:  # the same from this process
         _, ended = embed("run", resume=True, rounds=done + 3)
         assert ended.status == 0, ended
     resumed = Outcome(tmp_path / "runs" / "run")
